@@ -1,0 +1,41 @@
+"""The command line: one command per file, each of which imports what it needs only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from glocal.cli.cost import cost
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Local structure and cheap global context for any vision transformer.",
+)
+for command in (cost,):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Show the version and stop.")) -> None:
+    """Print the version when asked."""
+    if show:
+        from glocal import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """Run a command; a mistake the user can mend ends in one clear message and exit code 2."""
+    from glocal.errors import GlocalError
+
+    try:
+        app()
+    except GlocalError as error:
+        typer.echo(f"glocal: {error}", err=True)
+        sys.exit(2)
+    sys.exit(0)

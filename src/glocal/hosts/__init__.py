@@ -1,0 +1,45 @@
+"""The hosts: one family per file, each a function that lists the sites of a model without touching it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from timm.models.mlp_mixer import MlpMixer
+from timm.models.pit import PoolingVisionTransformer
+from timm.models.pvt_v2 import PyramidVisionTransformerV2
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.swin_transformer_v2 import SwinTransformerV2
+from timm.models.swin_transformer_v2_cr import SwinTransformerV2Cr
+from timm.models.tnt import TNT
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from glocal.errors import GlocalError
+from glocal.hosts import mixer, pit, pvt, swin, tnt, vit
+from glocal.site import Site
+
+ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
+    VisionTransformer: vit.sites,
+    SwinTransformer: swin.sites,
+    SwinTransformerV2: swin.sites,
+    SwinTransformerV2Cr: swin.sites,
+    PyramidVisionTransformerV2: pvt.sites,
+    TNT: tnt.sites,
+    PoolingVisionTransformer: pit.sites,
+    MlpMixer: mixer.sites,
+}
+
+
+def sites(host: nn.Module) -> list[Site]:
+    """List the sites of any known host."""
+    for kind in type(host).__mro__:
+        if kind in ADAPTERS:
+            return list(ADAPTERS[kind](host))
+    if type(host).__module__ == "timm.models._features":
+        raise GlocalError(
+            f"{type(host).__name__} is a finished feature extractor, and what it wraps can no longer be reached safely. "
+            f"Enhance first: glocal.create_model(name, *mechanisms, features_only=True)."
+        )
+    known = ", ".join(kind.__name__ for kind in ADAPTERS)
+    raise GlocalError(f"{type(host).__name__} is not a host that glocal knows. It knows: {known}.")

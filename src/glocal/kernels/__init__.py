@@ -1,0 +1,1 @@
+"""Operators with a fast path and a plain PyTorch reference; dispatch happens here and nowhere else."""

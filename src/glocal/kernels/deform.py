@@ -1,0 +1,69 @@
+"""Deformable convolution: torchvision's operator, or plain PyTorch where it is missing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """Convolve with every tap moved by its offset: (B, 2 * taps, H', W'), (dy, dx) per tap, taps row-major."""
+    operator = _operator()
+    if operator is None:
+        return deform_conv2d_reference(x, offset, weight, bias, stride, padding)
+    if x.device.type == "cpu" and (x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")):
+        # The operator has no half precision on the CPU.
+        with torch.autocast("cpu", enabled=False):
+            full = operator(
+                x.float(), offset.float(), weight.float(), None if bias is None else bias.float(), stride, padding
+            )
+        return full.to(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype)
+    return operator(x, offset.to(x.dtype), weight.to(x.dtype), None if bias is None else bias.to(x.dtype), stride, padding)
+
+
+def deform_conv2d_reference(
+    x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int
+) -> Tensor:
+    """Compute the same from sampled taps, in plain PyTorch."""
+    groups = x.shape[1] // weight.shape[1]
+    taps = sample_taps(x, offset, kernel=weight.shape[-1], stride=stride, padding=padding)
+    taps = taps.unflatten(1, (groups, -1)).flatten(2, 3)  # (B, groups, C / groups * taps, H', W')
+    kernel = weight.unflatten(0, (groups, -1)).flatten(2)  # (groups, out / groups, C / groups * taps)
+    out = torch.einsum("bgihw,goi->bgohw", taps, kernel).flatten(1, 2)
+    return out if bias is None else out + bias[:, None, None]
+
+
+def sample_taps(x: Tensor, offset: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
+    """Read each tap of a kernel at its moved place, bilinear and zero outside: (B, C, taps, H', W').
+
+    Corners are gathered by index, so a tap that did not move is read exactly; `grid_sample` scales coordinates to
+    [-1, 1] and back, which costs about 1e-5 of a pixel.
+    """
+    height, width = x.shape[-2:]
+    out_height, out_width = offset.shape[-2:]
+    tap = torch.arange(kernel * kernel, device=x.device)[:, None, None]
+    row = torch.arange(out_height, device=x.device)[:, None] * stride - padding + tap // kernel
+    column = torch.arange(out_width, device=x.device) * stride - padding + tap % kernel
+    move = offset.unflatten(1, (-1, 2))  # (B, taps, 2, H', W')
+    y, x0 = row + move[:, :, 0], column + move[:, :, 1]
+    top, left = y.floor(), x0.floor()
+    flat, total = x.flatten(2), torch.zeros((), device=x.device, dtype=x.dtype)
+    for dy in (0, 1):
+        for dx in (0, 1):
+            cy, cx = top + dy, left + dx
+            share = (1 - (y - cy).abs()) * (1 - (x0 - cx).abs())
+            share = share * ((cy >= 0) & (cy < height) & (cx >= 0) & (cx < width))
+            index = (cy.clamp(0, height - 1) * width + cx.clamp(0, width - 1)).long()  # (B, taps, H', W')
+            corner = flat.gather(2, index.flatten(1)[:, None].expand(-1, x.shape[1], -1))
+            total = total + corner.unflatten(2, (-1, out_height, out_width)) * share[:, None].to(x.dtype)
+    return total
+
+
+def _operator():
+    try:
+        from torchvision.ops import deform_conv2d as operator
+
+        torch.ops.torchvision.deform_conv2d  # noqa: B018  the compiled part may be missing
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+    return operator

@@ -1,0 +1,69 @@
+"""Context Broadcasting: every token hears the average token.
+
+Hyeon-Woo et al., "Scratching Visual Transformer's Back with Uniform Attention".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from glocal.errors import GlocalError
+from glocal.site import Layers, Seam, Site, chosen
+from glocal.wrappers import After, Before
+
+
+class Broadcast(nn.Module):
+    """Add the mean token to each token: CB (Eq. 1), or CB_S when given a width to scale by channel."""
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.scale = None if dim is None else nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(dim=1, keepdim=True)  # over all tokens, the class token too, as in the paper
+        return (x + mean) / 2 if self.scale is None else x + self.scale * mean
+
+
+@dataclass(frozen=True)
+class ContextBroadcast:
+    """Graft `Broadcast` at the end of the feed-forward branch (Table 4: the best place), or elsewhere to compare."""
+
+    scaled: bool = False
+    """CB_S: a learned weight per channel instead of one half."""
+    at: Literal["mlp", "msa", "both"] = "mlp"
+    """The branch it sits in (Table 4a)."""
+    position: Literal["front", "mid", "end"] = "end"
+    """Where in the feed-forward branch (Table 4b)."""
+    layers: Layers | None = None
+    """By default the upper half for CB and every layer for CB_S."""
+
+    def __post_init__(self) -> None:
+        if self.at not in ("mlp", "msa", "both"):
+            raise GlocalError(f"ContextBroadcast's at is {self.at!r}; use 'mlp', 'msa' or 'both'.")
+        if self.position not in ("front", "mid", "end"):
+            raise GlocalError(f"ContextBroadcast's position is {self.position!r}; use 'front', 'mid' or 'end'.")
+        if self.at == "msa" and self.position != "end":
+            raise GlocalError(f"ContextBroadcast's position {self.position!r} is one of the MLP; with at='msa' use 'end'.")
+
+    def seams(self, preserve: bool) -> tuple[Seam, ...]:
+        mlp = Seam.HIDDEN if self.position == "mid" else Seam.FFN
+        return {"mlp": (mlp,), "msa": (Seam.MIXED,), "both": (mlp, Seam.MIXED)}[self.at]
+
+    def takes(self, site: Site) -> bool:
+        return chosen(site, self.layers, default="all" if self.scaled else "upper")
+
+    def replaces(self, preserve: bool) -> bool:
+        return False
+
+    def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
+        if preserve and not self.scaled:
+            raise GlocalError(
+                "CB halves every token, so it cannot preserve the host. CB_S can: ContextBroadcast(scaled=True)."
+            )
+        new = site.dress(Broadcast(site.dim if self.scaled else None), old)
+        front = self.position == "front" and site.seam is Seam.FFN
+        return Before(old, new) if front or site.before else After(old, new)

@@ -1,0 +1,194 @@
+"""LIFE: queries, keys and values see their neighbourhood at several scales.
+
+"LIFE: A Flexible and Efficient Module for Incorporating Local Information into Vision Transformers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.init import trunc_normal_
+
+from glocal.errors import GlocalError
+from glocal.lattice import Lattice
+from glocal.site import Layers, Seam, Site, chosen
+from glocal.wrappers import OnLattice, Wrapper
+
+
+class MultiScaleQKV(nn.Module):
+    """Project tokens to queries, keys and values through a chain of growing receptive fields (Eq. 3-6).
+
+    Scale i gives 3 * widths[i] channels, its share of q, k and v. Patch tokens pass a depth-wise convolution and a
+    pointwise one per scale; auxiliary tokens pass the pointwise ones alone. Returns (B, N, 3 * sum(widths)).
+    """
+
+    def __init__(
+        self, dim: int, widths: Sequence[int], kernels: Sequence[int], *, bias: bool = True, aux_key_first: bool = False
+    ) -> None:
+        super().__init__()
+        self.widths = tuple(widths)
+        self.aux_key_first = aux_key_first  # released code: an auxiliary token's key repeats scale 1
+        inputs = (dim, *(3 * width for width in widths[:-1]))
+        self.depthwise = nn.ModuleList(
+            nn.Conv2d(c, c, k, padding=k // 2, groups=c, bias=False) if k > 1 else nn.Identity()
+            for c, k in zip(inputs, kernels, strict=True)
+        )
+        # The first scale's projection has a bias, the others none, as released.
+        self.pointwise = nn.ModuleList(
+            nn.Linear(c, 3 * width, bias=bias and i == 0) for i, (c, width) in enumerate(zip(inputs, widths, strict=True))
+        )
+        first = cast("nn.Linear", self.pointwise[0])
+        trunc_normal_(first.weight, std=0.02)
+        if first.bias is not None:
+            nn.init.zeros_(first.bias)
+
+    def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        scales: list[Tensor] = []
+        for depthwise, pointwise in zip(self.depthwise, self.pointwise, strict=True):
+            if not isinstance(depthwise, nn.Identity):
+                aux, patch_map = lattice.split(tokens)
+                tokens = lattice.join(aux, depthwise(patch_map))
+            tokens = pointwise(tokens)  # (B, N, 3 * width)
+            scales.append(tokens)
+        parts = [scale.chunk(3, dim=-1) for scale in scales]
+        q, k, v = ([part[i] for part in parts] for i in range(3))
+        if self.aux_key_first and lattice.prefix:
+            k = [k[0], *(torch.cat((k[0][:, : lattice.prefix], each[:, lattice.prefix :]), dim=1) for each in k[1:])]
+        return torch.cat((*q, *k, *v), dim=-1)
+
+    @torch.no_grad()
+    def start_from(self, qkv: nn.Linear) -> None:
+        """Let scale 1 begin as the host's own projection to the channels it feeds."""
+        first = cast("nn.Linear", self.pointwise[0])
+        if not isinstance(self.depthwise[0], nn.Identity) or qkv.out_features != 3 * sum(self.widths):
+            return
+        width = self.widths[0]
+        rows = [third[:width] for third in qkv.weight.chunk(3)]
+        first.weight.copy_(torch.cat(rows))
+        if first.bias is not None and qkv.bias is not None:
+            first.bias.copy_(torch.cat([third[:width] for third in qkv.bias.chunk(3)]))
+
+
+class DeltaConv(nn.Module):
+    """A depth-wise convolution that starts as the identity and returns to it when a host initialises its weights."""
+
+    def __init__(self, dim: int, kernel: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim, 1, kernel, kernel))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.dirac_(self.weight, groups=self.weight.shape[0])
+
+    init_weights = reset_parameters  # timm's hook; a plain Conv2d would be drawn at random
+
+    def forward(self, patch_map: Tensor) -> Tensor:
+        return F.conv2d(patch_map, self.weight, padding=self.weight.shape[-1] // 2, groups=self.weight.shape[0])
+
+
+class LocalQKV(Wrapper):
+    """Keep the host's q/k/v projection and convolve its patch tokens, each share of channels at its own scale."""
+
+    def __init__(self, host: nn.Module, widths: Sequence[int], kernels: Sequence[int]) -> None:
+        super().__init__(host)
+        self.widths = tuple(widths)
+        # A 1x1 depth-wise convolution would be a gain that the projection has already.
+        self.depthwise = nn.ModuleList(
+            DeltaConv(3 * width, kernel) if kernel > 1 else nn.Identity()
+            for width, kernel in zip(widths, kernels, strict=True)
+        )
+
+    def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        aux, patch_map = lattice.split(self.host(tokens))
+        shares = patch_map.unflatten(1, (3, -1)).split(self.widths, dim=2)  # each (B, 3, width, H, W)
+        scales = [conv(share.flatten(1, 2)).unflatten(1, (3, -1)) for conv, share in zip(self.depthwise, shares, strict=True)]
+        return lattice.join(aux, torch.cat(scales, dim=2).flatten(1, 2))
+
+
+@dataclass(frozen=True)
+class LIFE:
+    """Graft `MultiScaleQKV` in place of the projection to queries, keys and values."""
+
+    kernels: tuple[int, ...] = (1, 3, 5)
+    """Kernel of each scale; odd numbers."""
+    widths: tuple[int, ...] | None = None
+    """Channels of q (and k, and v) at each scale; equal shares when not given."""
+    aux_key: Literal["scales", "first"] = "scales"
+    """Key of auxiliary tokens: every scale (the paper), or the first scale repeated (the released code)."""
+    layers: Layers | None = None
+
+    def __post_init__(self) -> None:
+        if not self.kernels or any(k < 1 or k % 2 == 0 for k in self.kernels):
+            raise GlocalError(f"LIFE's kernels are {self.kernels}; each must be odd, as in (1, 3, 5).")
+        if self.aux_key not in ("scales", "first"):
+            raise GlocalError(f"LIFE's aux_key is {self.aux_key!r}; use 'scales' (the paper) or 'first' (as released).")
+        if self.widths is not None and len(self.widths) != len(self.kernels):
+            raise GlocalError(f"LIFE has {len(self.kernels)} kernels but {len(self.widths)} widths; give one width each.")
+
+    def seams(self, preserve: bool) -> tuple[Seam, ...]:
+        # Given widths may change heads and output projection too, so they are grafted with the whole attention.
+        return (Seam.QKV,) if self.widths is None else (Seam.ATTENTION,)
+
+    def takes(self, site: Site) -> bool:
+        return chosen(site, self.layers)
+
+    def replaces(self, preserve: bool) -> bool:
+        return True
+
+    def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
+        if site.seam is Seam.ATTENTION:
+            return self._within(site, old, preserve)
+        scales = len(self.kernels)
+        widths = _uneven(site.dim, scales) if preserve else self._even(site.dim)
+        return self._qkv(site, widths, old, preserve)
+
+    def _qkv(self, site: Site, widths: tuple[int, ...], old: nn.Module, preserve: bool) -> nn.Module:
+        assert site.cell is not None
+        if preserve:
+            return OnLattice(LocalQKV(old, widths, self.kernels), site.cell)
+        if self.aux_key == "first" and len(set(widths)) > 1:
+            raise GlocalError(f"LIFE's aux_key='first' repeats scale 1, so its widths {widths} must be equal.")
+        new = MultiScaleQKV(site.dim, widths, self.kernels, aux_key_first=self.aux_key == "first")
+        if isinstance(old, nn.Linear):
+            new.start_from(old)
+        return OnLattice(new, site.cell)
+
+    def _even(self, dim: int) -> tuple[int, ...]:
+        scales = len(self.kernels)
+        if dim % scales:
+            raise GlocalError(
+                f"LIFE shares {dim} channels among {scales} scales; {dim} is not a multiple of {scales}. "
+                f"Give unequal widths, such as widths={_uneven(dim, scales)}, or preserve=True; "
+                f"for T2T-ViT-12 the paper uses 252 channels."
+            )
+        return (dim // scales,) * scales
+
+    def _within(self, site: Site, attention: nn.Module, preserve: bool) -> nn.Module:
+        assert self.widths is not None
+        total, kind = sum(self.widths), type(attention).__name__
+        if total != site.dim:
+            if preserve or site.resize is None:
+                reason = "preserving the host keeps" if preserve else f"{kind} is fixed at"
+                raise GlocalError(
+                    f"LIFE's widths {self.widths} add up to {total}, but {reason} {site.dim} channels. "
+                    f"Use widths that add up to {site.dim}, such as {_uneven(site.dim, len(self.kernels))}."
+                )
+            if total % site.heads:
+                raise GlocalError(
+                    f"LIFE's widths {self.widths} add up to {total}, which {site.heads} heads cannot share. "
+                    f"Use a multiple of {site.heads}."
+                )
+            attention = site.resize(attention, site.heads, total // site.heads)
+        if not isinstance(getattr(attention, "qkv", None), nn.Linear):
+            raise GlocalError(f"{kind} has no single q/k/v projection, so LIFE has no place in it.")
+        attention.qkv = self._qkv(site, self.widths, cast("nn.Module", attention.qkv), preserve)
+        return attention
+
+
+def _uneven(dim: int, scales: int) -> tuple[int, ...]:
+    return tuple(len(share) for share in torch.arange(dim).tensor_split(scales))

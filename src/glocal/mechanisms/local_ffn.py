@@ -1,0 +1,150 @@
+"""LocalViT: a depth-wise convolution in the feed-forward network.
+
+Li et al., "LocalViT: Bringing Locality to Vision Transformers".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from timm.layers import EcaModule, SqueezeExcite
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from glocal.errors import GlocalError
+from glocal.lattice import Lattice
+from glocal.site import Layers, Seam, Site, chosen
+from glocal.wrappers import After, OnLattice
+
+
+class LocalFeedForward(nn.Module):
+    """An inverted residual in place of the feed-forward network (Eq. 6-9, Fig. 3c); the host adds its input back.
+
+    Patch tokens pass 1x1, depth-wise and 1x1 convolutions, each with BatchNorm; prefix tokens bypass it, so their
+    part of the branch is zero. `gate` works on the hidden map after the second activation.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, *, act: type[nn.Module] = nn.Hardswish, kernel: int = 3, gate: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2d(dim, hidden, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(hidden)
+        self.act1 = act()
+        # kernel 0: the paper's rows without the depth-wise convolution (Table 1).
+        self.dw = nn.Conv2d(hidden, hidden, kernel, padding=kernel // 2, groups=hidden, bias=False) if kernel else None
+        self.norm2 = nn.BatchNorm2d(hidden) if kernel else None
+        self.act2 = act() if kernel else None
+        self.gate = gate
+        self.fc2 = nn.Conv2d(hidden, dim, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(dim)
+
+    def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        aux, x = lattice.split(tokens)
+        x = self.act1(self.norm1(self.fc1(x)))
+        if self.dw is not None and self.norm2 is not None and self.act2 is not None:
+            x = self.act2(self.norm2(self.dw(x)))
+        if self.gate is not None:
+            x = self.gate(x)
+        return lattice.join(torch.zeros_like(aux), self.norm3(self.fc2(x)))
+
+    def fold(self) -> None:
+        """Merge each BatchNorm into the convolution before it."""
+        for conv, norm in (("fc1", "norm1"), ("dw", "norm2"), ("fc2", "norm3")):
+            if isinstance(getattr(self, norm), nn.BatchNorm2d):
+                setattr(self, conv, fuse_conv_bn_eval(getattr(self, conv), getattr(self, norm)))
+                setattr(self, norm, nn.Identity())
+
+
+class ResidualConv(nn.Module):
+    """Add a depth-wise convolution of the hidden patch tokens to them; starts at zero, so nothing changes at first."""
+
+    def __init__(self, hidden: int, kernel: int = 3, gate: nn.Module | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(hidden, 1, kernel, kernel))
+        self.gate = gate
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    init_weights = reset_parameters  # timm's hook: a host's own initialisation keeps the zero start
+
+    def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        aux, x = lattice.split(tokens)
+        local = F.conv2d(x, self.weight, padding=self.weight.shape[-1] // 2, groups=self.weight.shape[0])
+        return lattice.join(aux, x + (local if self.gate is None else self.gate(local)))
+
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"hswish": nn.Hardswish, "relu6": nn.ReLU6, "gelu": nn.GELU}
+
+
+@dataclass(frozen=True)
+class LocalFFN:
+    """Graft `LocalFeedForward` in place of the feed-forward network, its norm and its drop path (§4.1)."""
+
+    kernel: int = 3
+    """Side of the depth-wise convolution; odd."""
+    gate: Literal["se", "eca", "none"] = "se"
+    """Channel attention after the second activation."""
+    reduction: int | None = None
+    """How many times narrower SE is than the hidden map; by default it keeps 4 channels, as in the paper."""
+    activation: Literal["hswish", "relu6", "gelu"] = "hswish"
+    expansion: float | None = None
+    """Hidden width as a multiple of the token width; by default the host's own."""
+    depthwise: bool = True
+    """Whether the depth-wise convolution is there at all (Table 1 has rows without it)."""
+    layers: Layers | None = None
+
+    def __post_init__(self) -> None:
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise GlocalError(f"LocalFFN's kernel is {self.kernel}; it must be odd, such as 3 or 5.")
+        if self.gate not in ("se", "eca", "none"):
+            raise GlocalError(f"LocalFFN's gate is {self.gate!r}; use 'se', 'eca' or 'none'.")
+        if self.activation not in _ACTIVATIONS:
+            raise GlocalError(f"LocalFFN's activation is {self.activation!r}; use {', '.join(map(repr, _ACTIVATIONS))}.")
+        if self.expansion is not None and self.expansion <= 0:
+            raise GlocalError(f"LocalFFN's expansion is {self.expansion}; it must be above 0, such as 4.")
+
+    def seams(self, preserve: bool) -> tuple[Seam, ...]:
+        return (Seam.HIDDEN,) if preserve else (Seam.FFN,)
+
+    def takes(self, site: Site) -> bool:
+        return chosen(site, self.layers)
+
+    def replaces(self, preserve: bool) -> bool:
+        return not preserve
+
+    def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
+        assert site.cell is not None
+        if preserve:
+            return After(old, OnLattice(ResidualConv(site.dim, self.kernel, self._gate(site.dim)), site.cell))
+        hidden = site.hidden if self.expansion is None else round(self.expansion * site.dim)
+        assert hidden is not None
+        new = LocalFeedForward(
+            site.dim,
+            hidden,
+            act=_ACTIVATIONS[self.activation],
+            kernel=self.kernel if self.depthwise else 0,
+            gate=self._gate(hidden),
+        )
+        _start_from(new, old)
+        return OnLattice(new, site.cell)
+
+    def _gate(self, hidden: int) -> nn.Module | None:
+        if self.gate == "se":
+            reduced = 4 if self.reduction is None else max(1, hidden // self.reduction)
+            return SqueezeExcite(hidden, rd_channels=reduced, gate_layer=nn.Hardsigmoid)
+        return EcaModule(hidden) if self.gate == "eca" else None
+
+
+@torch.no_grad()
+def _start_from(new: LocalFeedForward, old: nn.Module) -> None:
+    """Keep the host's two linear layers where their shapes fit; BatchNorm takes the place of their biases."""
+    linears = [each for each in old.modules() if isinstance(each, nn.Linear)]
+    if len(linears) == 2 and linears[0].weight.shape == new.fc1.weight.shape[:2]:
+        new.fc1.weight.copy_(linears[0].weight[:, :, None, None])
+        new.fc2.weight.copy_(linears[1].weight[:, :, None, None])

@@ -1,0 +1,208 @@
+"""Where mechanisms and hosts meet: seams, the sites a host offers, and the cell that tells a site its lattice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from glocal.errors import GlocalError, LatticeError
+from glocal.lattice import Lattice
+
+Layers = str | tuple[int, ...]
+
+
+class Seam(StrEnum):
+    """The places of a vision transformer that a mechanism can change."""
+
+    STEM = "stem"  # the convolution that turns the image into patches
+    POSITION = "position"  # absolute positions
+    QKV = "qkv"  # one projection to queries, keys and values
+    ATTENTION = "attention"  # the attention module; on windowed hosts it sees one window
+    MIXED = "mixed"  # what comes out of the attention branch, over the whole map
+    FFN = "ffn"  # the feed-forward network
+    HIDDEN = "hidden"  # the feed-forward network's hidden tokens, after the activation
+    MERGE = "merge"  # the step that merges neighbouring tokens between two stages
+
+
+Grid = Callable[[nn.Module, tuple[Any, ...], Any], tuple[int, int]]
+
+
+class LatticeCell:
+    """Holds the lattice of the forward pass under way: the only hidden state in the project.
+
+    A hook on `source` writes it; modules grafted with `OnLattice` read it. The hook is a bound method, because a
+    closure would survive `deepcopy` still pointing at the old model.
+    """
+
+    def __init__(self, source: nn.Module, grid: Grid, *, prefix: int = 0, before: bool = False) -> None:
+        self._source: nn.Module | None = source
+        self._grid = grid
+        self._before = before
+        self._prefix = prefix
+        self._now: Lattice | None = None
+        self._seen = WeakTensorKeyDictionary()
+
+    def install(self, recall: Iterable[nn.Module] = ()) -> None:
+        """Hook the source, once. `recall` are the blocks that gradient checkpointing may run a second time."""
+        if self._source is None:
+            return
+        if self._before:
+            self._source.register_forward_pre_hook(self._write_before)
+        else:
+            self._source.register_forward_hook(self._write_after)
+        for block in recall:
+            block.register_forward_pre_hook(self._recall_before)
+        self._source = None
+
+    def read(self) -> Lattice:
+        """Return the lattice written by the pass under way."""
+        if self._now is None:
+            raise LatticeError(
+                "no image has passed the patch embedding yet, so the tokens have no place on a lattice. "
+                "Call the whole model, or the module that embeds the patches first."
+            )
+        return self._now
+
+    def _write_before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._write(*self._grid(module, args, None))
+
+    def _write_after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._write(*self._grid(module, args, output))
+
+    def _write(self, height: int, width: int) -> None:
+        self._now = Lattice(height, width, self._prefix)
+
+    def _recall_before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        # Gradient checkpointing runs a block again during backward, when the cell may hold the lattice of a later
+        # image. The block gets the very same input tensor then, so that tensor remembers its lattice.
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        tokens: Tensor = args[0]
+        known = self._seen.get(tokens)
+        if known is None:
+            self._seen[tokens] = self._now
+        else:
+            self._now = known
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Sizes of one pass (symbols, after an export) and weak references stay behind.
+        return {**self.__dict__, "_source": None, "_now": None, "_seen": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._seen = WeakTensorKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Merging:
+    """How a host merges tokens, for mechanisms that keep its weights."""
+
+    conv: str | None = None  # the child convolution that does it, if one does
+    finish: tuple[str, ...] = ()  # else: the children applied, in order, to the gathered taps
+    columns_first: bool = False  # the order in which the taps are concatenated
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place of one host, ready for a graft."""
+
+    seam: Seam
+    path: str
+    dim: int
+    layer: int = 0
+    depth: int = 1
+    stage: int = 0
+    stages: int = 1
+    out_dim: int | None = None  # where the width changes: MERGE
+    hidden: int | None = None  # the feed-forward network's hidden width: FFN
+    heads: int = 0  # ATTENTION and QKV
+    cell: LatticeCell | None = None
+    recall: tuple[nn.Module, ...] = ()  # blocks that gradient checkpointing may run again
+    branch: tuple[str, ...] = ()  # neighbours that a full replacement silences
+    freed: type[nn.Module] | None = None  # class the block takes when a shared neighbour cannot be silenced
+    wants: Mapping[str, Any] = field(default_factory=dict[str, Any])  # attributes set on the parent when a graft lands
+    whole: bool = True  # the module sees all tokens of the image, not one window
+    before: bool = False  # wrappers go before the module at `path`, not after it
+    plain: str = ""  # why the module here cannot be replaced; empty when it can
+    fit: Callable[[nn.Module, nn.Module], nn.Module] | None = None  # see `dress`
+    resize: Callable[[nn.Module, int, int], nn.Module] | None = None  # (attention, heads, head_dim) -> attention
+    merging: Merging | None = None
+    absent: Tensor | None = None  # what stands for no positions: POSITION
+
+    def dress(self, new: nn.Module, old: nn.Module) -> nn.Module:
+        """Clothe a plain module in the host's manners, where it has any."""
+        return new if self.fit is None else self.fit(new, old)
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """What every config in `mechanisms/` offers."""
+
+    def seams(self, preserve: bool) -> tuple[Seam, ...]:
+        """Say where it sits; a host must offer every one of these seams."""
+        ...
+
+    def takes(self, site: Site) -> bool:
+        """Tell whether it wants this site, of those at its seams."""
+        ...
+
+    def replaces(self, preserve: bool) -> bool:
+        """Tell whether it takes the place of what is there; replacements are grafted first, wrappers after."""
+        ...
+
+    def graft(self, site: Site, old: Any, *, preserve: bool) -> Any:
+        """Return what to put at the site."""
+        ...
+
+
+_SPANS = {
+    "all": (0, 1, 1),
+    "lower": (0, 1, 2),
+    "upper": (1, 2, 2),
+    "low": (0, 1, 3),
+    "mid": (1, 2, 3),
+    "high": (2, 3, 3),
+}
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def chosen(site: Site, layers: Layers | None, default: Layers = "all") -> bool:
+    """Tell whether a layer selection includes the site's layer."""
+    return site.layer in pick(default if layers is None else layers, site.depth)
+
+
+def pick(layers: Layers, depth: int) -> frozenset[int]:
+    """Turn a layer selection into layer indices, counted from 0 over all stages.
+
+    Takes `all`, `lower`/`upper` (halves; an odd middle goes to upper), `low`/`mid`/`high` (thirds), a list such as
+    "2-5,8", or a tuple of indices.
+    """
+    if isinstance(layers, str) and layers in _SPANS:
+        start, stop, parts = _SPANS[layers]
+        return frozenset(range(start * depth // parts, stop * depth // parts))
+    chosen = _listed(layers) if isinstance(layers, str) else [range(i, i + 1) for i in layers]
+    picked = frozenset(i for span in chosen for i in span)
+    outside = sorted(i for i in picked if not 0 <= i < depth)
+    if outside:
+        raise GlocalError(f"layer {outside[0]} is not in a host of {depth} layers; they run from 0 to {depth - 1}.")
+    if not picked:
+        raise GlocalError(f"layers {layers!r} chooses no layer. Give at least one of 0 to {depth - 1}.")
+    return picked
+
+
+def _listed(layers: str) -> list[range]:
+    spans: list[range] = []
+    for part in layers.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if not match or (match[2] and int(match[2]) < int(match[1])):
+            names = ", ".join(_SPANS)
+            raise GlocalError(f"layers {layers!r} is not understood. Use {names}, or indices such as '2-5,8'.")
+        spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return spans

@@ -1,0 +1,103 @@
+"""Thin modules around a host's own: transparent to the host, to its checkpoints and to `deepcopy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from glocal.site import LatticeCell
+
+
+class OnLattice(nn.Module):
+    """Give `inner`, whose forward takes (tokens, lattice), the lattice of the pass under way."""
+
+    def __init__(self, inner: nn.Module, cell: LatticeCell) -> None:
+        super().__init__()
+        self.inner = inner
+        self.cell = cell
+
+    def forward(self, tokens: Tensor, *_: Any, **__: Any) -> Tensor:  # a host's extra arguments are not ours
+        return self.inner(tokens, self.cell.read())
+
+
+class Wrapper(nn.Module):
+    """A host's module with something beside it.
+
+    Unknown attributes are those of the host's module, and its own parameter names load too, so a wrapped module
+    still looks like the module it wraps.
+    """
+
+    def __init__(self, host: nn.Module) -> None:
+        super().__init__()
+        self.host = host
+        self.register_load_state_dict_pre_hook(_accept_host_names)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("host"), name)
+
+
+class After(Wrapper):
+    """Run the host's module, then `new` on its output; extra arguments go to the host's module."""
+
+    def __init__(self, host: nn.Module, new: nn.Module) -> None:
+        super().__init__(host)
+        self.new = new
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.new(self.host(x, *args, **kwargs))
+
+
+class Before(Wrapper):
+    """Run `new` on what enters the host's module."""
+
+    def __init__(self, host: nn.Module, new: nn.Module) -> None:
+        super().__init__(host)
+        self.new = new
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.host(self.new(x), *args, **kwargs)
+
+
+class Beside(Wrapper):
+    """Add what `new` makes of the same input to the output of the host's module."""
+
+    def __init__(self, host: nn.Module, new: nn.Module) -> None:
+        super().__init__(host)
+        self.new = new
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.host(x, *args, **kwargs) + self.new(x)
+
+
+class OnTokens(nn.Module):
+    """Let a module of (B, N, C) tokens work on a (B, H, W, C) map."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.flatten(1, 2)).view(x.shape)
+
+
+class OnMap(nn.Module):
+    """Let a module of (B, C, H, W) maps take and give channels-last maps; `first` leaves the input as it is."""
+
+    def __init__(self, inner: nn.Module, *, first: bool = False) -> None:
+        super().__init__()
+        self.inner = inner
+        self.first = first
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.first else x.permute(0, 3, 1, 2)
+        return self.inner(x).permute(0, 2, 3, 1)
+
+
+def _accept_host_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    own = tuple(f"{prefix}{name}." for name, _ in module.named_children())
+    for key in [key for key in state if key.startswith(prefix) and not key.startswith(own)]:
+        state[f"{prefix}host.{key[len(prefix) :]}"] = state.pop(key)
