@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from glocal.enhance import Graft, Record, enhance, fold
     from glocal.errors import GlocalError, LatticeError
     from glocal.lattice import Lattice
+    from glocal.measure.cost import Cost, cost
     from glocal.mechanisms import (
         DTM,
         LIFE,
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
         named,
         spelled,
     )
+    from glocal.store import load, save
+    from glocal.zoo import create_model
 
 # Importing glocal loads neither torch nor timm; touching a name does.
 _HOME = {
     **dict.fromkeys(("GlocalError", "LatticeError"), "errors"),
     "Lattice": "lattice",
     **dict.fromkeys(("Graft", "Record", "enhance", "fold"), "enhance"),
+    "create_model": "zoo",
+    **dict.fromkeys(("load", "save"), "store"),
+    **dict.fromkeys(("Cost", "cost"), "measure.cost"),
     **dict.fromkeys(
         (
             "DTM",

@@ -48,8 +48,10 @@ class Record:
     gone: list[str] = field(default_factory=list[str])
 
     def __str__(self) -> str:
-        lines = [f"{self.name or self.host}: {len(self.grafts)} grafts, {len(self.kept)} parameters kept, "
-                 f"{len(self.new)} new, {len(self.gone)} gone"]
+        lines = [
+            f"{self.name or self.host}: {len(self.grafts)} grafts, {len(self.kept)} parameters kept, "
+            f"{len(self.new)} new, {len(self.gone)} gone"
+        ]
         lines += [f"  {each.mechanism:<18} {each.seam:<10} {each.path}" for each in self.grafts]
         return "\n".join(lines)
 
@@ -178,7 +180,9 @@ def _overlap(owner: _Plan, plan: _Plan, plans: list[_Plan]) -> str:
     free = sorted(set(range(owner.site.depth)) - taken)
     first, second = _name(owner.mechanism), _name(plan.mechanism)
     removes = "removes attention" if getattr(owner.mechanism, "removes", False) else f"replaces {owner.site.seam}"
-    advice = f'Give {second} layers="{_spans(free)}".' if free else f"Leave out one of them, or give {first} fewer layers."
+    advice = (
+        f'Give {second} layers="{_spans(free)}".' if free else f"Leave out one of them, or give {first} fewer layers."
+    )
     return f"{first} {removes} in layers {_spans(sorted(taken))}, where {second} would sit. {advice}"
 
 
@@ -213,7 +217,7 @@ def _owner(model: nn.Module, path: str) -> tuple[nn.Module, str]:
     """Find the module that really holds the last part of a path, through wrappers of earlier grafts."""
     parent, _, name = path.rpartition(".")
     owner = model.get_submodule(parent)
-    while isinstance(owner, Wrapper) and name not in owner._modules:
+    while isinstance(owner, Wrapper) and name not in dict(owner.named_children()):
         owner = owner.host
     return owner, name
 
@@ -261,5 +265,3 @@ def _rank(mechanism: Mechanism) -> str:
 
 def _name(mechanism: Mechanism) -> str:
     return type(mechanism).__name__
-
-

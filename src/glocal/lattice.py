@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -34,7 +35,8 @@ class Lattice:
         """Part (B, N, C) tokens into (B, P, C) aux tokens and a (B, C, H, W) patch map; both are views."""
         self.check(tokens)
         patches = tokens[:, self.prefix :]
-        return tokens[:, : self.prefix], patches.transpose(1, 2).unflatten(2, (self.height, self.width))
+        patch_map = patches.transpose(1, 2).unflatten(2, (self.height, self.width))
+        return tokens[:, : self.prefix], cast("Tensor", patch_map)
 
     def join(self, aux: Tensor, patch_map: Tensor) -> Tensor:
         """Undo `split`."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class LatticeCell:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         tokens: Tensor = args[0]
-        known = self._seen.get(tokens)
+        known = cast("Lattice | None", self._seen.get(tokens))  # pyright: ignore[reportUnknownMemberType]
         if known is None:
             self._seen[tokens] = self._now
         else:

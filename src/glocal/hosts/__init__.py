@@ -38,7 +38,7 @@ def sites(host: nn.Module) -> list[Site]:
             return list(ADAPTERS[kind](host))
     if type(host).__module__ == "timm.models._features":
         raise GlocalError(
-            f"{type(host).__name__} is a finished feature extractor, and what it wraps can no longer be reached safely. "
+            f"{type(host).__name__} is a finished feature extractor, whose model can no longer be reached safely. "
             f"Enhance first: glocal.create_model(name, *mechanisms, features_only=True)."
         )
     known = ", ".join(kind.__name__ for kind in ADAPTERS)

@@ -41,7 +41,9 @@ def sites(host: PoolingVisionTransformer) -> Iterator[Site]:
             cell = LatticeCell(stage, _entering, prefix=host.num_tokens, before=True)
         else:
             cell = LatticeCell(stage.pool, _pooled, prefix=host.num_tokens)
-            yield _merge(stage.pool, f"transformers.{s}.pool", {**at, "layer": layer, "dim": dims[s - 1], "out_dim": dims[s]})
+            yield _merge(
+                stage.pool, f"transformers.{s}.pool", {**at, "layer": layer, "dim": dims[s - 1], "out_dim": dims[s]}
+            )
         for i, block in enumerate(stage.blocks):
             here = {**at, "layer": layer, "dim": dims[s], "cell": cell}
             path = f"transformers.{s}.blocks.{i}"

@@ -24,7 +24,9 @@ def sites(host: PyramidVisionTransformerV2) -> Iterator[Site]:
         at: dict[str, Any] = {"depth": depth, "stage": s, "stages": len(stages)}
         out_dim = int(host.feature_info[s]["num_chs"])
         if stage.downsample is not None:
-            yield _merge(stage.downsample, f"stages.{s}.downsample", {**at, "layer": layer, "dim": dim, "out_dim": out_dim})
+            yield _merge(
+                stage.downsample, f"stages.{s}.downsample", {**at, "layer": layer, "dim": dim, "out_dim": out_dim}
+            )
         dim = out_dim
         for i, block in enumerate(stage.blocks):
             yield from _block(block, f"stages.{s}.blocks.{i}", {**at, "layer": layer, "dim": dim})

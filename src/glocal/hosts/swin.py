@@ -29,8 +29,12 @@ def sites(host: Swin) -> Iterator[Site]:
         if not isinstance(stage.downsample, nn.Identity):
             yield _merge(stage.downsample, f"{name}.{s}.downsample", {**at, "layer": layer})
         for i, block in enumerate(stage.blocks):
-            yield from _block(host, block, f"{name}.{s}.blocks.{i}", {**at, "layer": layer, "dim": block.dim
-                if not isinstance(host, SwinTransformerV2Cr) else block.dim})
+            yield from _block(
+                host,
+                block,
+                f"{name}.{s}.blocks.{i}",
+                {**at, "layer": layer, "dim": block.dim},
+            )
             layer += 1
 
 

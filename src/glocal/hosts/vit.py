@@ -67,7 +67,7 @@ def attention_sites(attention: nn.Module, path: str, branch: tuple[str, ...], at
 
 
 def _parallel(block: nn.Module, path: str, at: dict[str, Any]) -> Iterator[Site]:
-    """Attention and feed-forward network share one input projection: their outputs and the hidden map can be reached."""
+    """One input projection serves attention and feed-forward network; their outputs and the hidden map can be reached."""
     reason = f"{type(block).__name__} computes q, k, v and the hidden map in one projection"
     in_split: Any = block.in_split
     if getattr(block, "mlp_out_proj", None) is not None:
@@ -77,7 +77,7 @@ def _parallel(block: nn.Module, path: str, at: dict[str, Any]) -> Iterator[Site]
 
 
 @torch.no_grad()
-def resize_attention(attention: Attention, heads: int, head_dim: int) -> Attention:
+def resize_attention(attention: Any, heads: int, head_dim: int) -> nn.Module:
     """Make the same attention with fewer heads or wider ones, keeping the weights of heads that stay as they are."""
     new, dim = copy.deepcopy(attention), attention.qkv.in_features
     before, after = attention.num_heads * attention.head_dim, heads * head_dim
@@ -104,7 +104,7 @@ def resize_attention(attention: Attention, heads: int, head_dim: int) -> Attenti
     return new.to(attention.proj.weight)
 
 
-def _grid(embed: PatchEmbed, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+def _grid(embed: Any, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
     if output.ndim == 4:  # dynamic_img_size: (B, H, W, C)
         return output.shape[1], output.shape[2]
     height, width = args[0].shape[-2:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,9 @@ def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None
                 x.float(), offset.float(), weight.float(), None if bias is None else bias.float(), stride, padding
             )
         return full.to(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype)
-    return operator(x, offset.to(x.dtype), weight.to(x.dtype), None if bias is None else bias.to(x.dtype), stride, padding)
+    return operator(
+        x, offset.to(x.dtype), weight.to(x.dtype), None if bias is None else bias.to(x.dtype), stride, padding
+    )
 
 
 def deform_conv2d_reference(
@@ -59,7 +63,7 @@ def sample_taps(x: Tensor, offset: Tensor, *, kernel: int, stride: int, padding:
     return total
 
 
-def _operator():
+def _operator() -> Callable[..., Tensor] | None:
     try:
         from torchvision.ops import deform_conv2d as operator
 

@@ -47,7 +47,9 @@ class ContextBroadcast:
         if self.position not in ("front", "mid", "end"):
             raise GlocalError(f"ContextBroadcast's position is {self.position!r}; use 'front', 'mid' or 'end'.")
         if self.at == "msa" and self.position != "end":
-            raise GlocalError(f"ContextBroadcast's position {self.position!r} is one of the MLP; with at='msa' use 'end'.")
+            raise GlocalError(
+                f"ContextBroadcast's position {self.position!r} is one of the MLP; with at='msa' use 'end'."
+            )
 
     def seams(self, preserve: bool) -> tuple[Seam, ...]:
         mlp = Seam.HIDDEN if self.position == "mid" else Seam.FFN

@@ -40,7 +40,8 @@ class MultiScaleQKV(nn.Module):
         )
         # The first scale's projection has a bias, the others none, as released.
         self.pointwise = nn.ModuleList(
-            nn.Linear(c, 3 * width, bias=bias and i == 0) for i, (c, width) in enumerate(zip(inputs, widths, strict=True))
+            nn.Linear(c, 3 * width, bias=bias and i == 0)
+            for i, (c, width) in enumerate(zip(inputs, widths, strict=True))
         )
         first = cast("nn.Linear", self.pointwise[0])
         trunc_normal_(first.weight, std=0.02)
@@ -106,7 +107,9 @@ class LocalQKV(Wrapper):
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         aux, patch_map = lattice.split(self.host(tokens))
         shares = patch_map.unflatten(1, (3, -1)).split(self.widths, dim=2)  # each (B, 3, width, H, W)
-        scales = [conv(share.flatten(1, 2)).unflatten(1, (3, -1)) for conv, share in zip(self.depthwise, shares, strict=True)]
+        scales = [
+            conv(share.flatten(1, 2)).unflatten(1, (3, -1)) for conv, share in zip(self.depthwise, shares, strict=True)
+        ]
         return lattice.join(aux, torch.cat(scales, dim=2).flatten(1, 2))
 
 
@@ -128,7 +131,9 @@ class LIFE:
         if self.aux_key not in ("scales", "first"):
             raise GlocalError(f"LIFE's aux_key is {self.aux_key!r}; use 'scales' (the paper) or 'first' (as released).")
         if self.widths is not None and len(self.widths) != len(self.kernels):
-            raise GlocalError(f"LIFE has {len(self.kernels)} kernels but {len(self.widths)} widths; give one width each.")
+            raise GlocalError(
+                f"LIFE has {len(self.kernels)} kernels but {len(self.widths)} widths; give one width each."
+            )
 
     def seams(self, preserve: bool) -> tuple[Seam, ...]:
         # Given widths may change heads and output projection too, so they are grafted with the whole attention.

@@ -28,7 +28,13 @@ class LocalFeedForward(nn.Module):
     """
 
     def __init__(
-        self, dim: int, hidden: int, *, act: type[nn.Module] = nn.Hardswish, kernel: int = 3, gate: nn.Module | None = None
+        self,
+        dim: int,
+        hidden: int,
+        *,
+        act: type[nn.Module] = nn.Hardswish,
+        kernel: int = 3,
+        gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.fc1 = nn.Conv2d(dim, hidden, 1, bias=False)
@@ -105,7 +111,9 @@ class LocalFFN:
         if self.gate not in ("se", "eca", "none"):
             raise GlocalError(f"LocalFFN's gate is {self.gate!r}; use 'se', 'eca' or 'none'.")
         if self.activation not in _ACTIVATIONS:
-            raise GlocalError(f"LocalFFN's activation is {self.activation!r}; use {', '.join(map(repr, _ACTIVATIONS))}.")
+            raise GlocalError(
+                f"LocalFFN's activation is {self.activation!r}; use {', '.join(map(repr, _ACTIVATIONS))}."
+            )
         if self.expansion is not None and self.expansion <= 0:
             raise GlocalError(f"LocalFFN's expansion is {self.expansion}; it must be above 0, such as 4.")
 

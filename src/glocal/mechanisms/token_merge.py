@@ -28,7 +28,15 @@ class DeformableConv(nn.Module):
     lr_scale = {"offset": 0.01}  # noqa: RUF012  read by the optimiser
 
     def __init__(
-        self, dim: int, out_dim: int, kernel: int = 2, stride: int = 2, padding: int = 0, groups: int = 1, *, bias: bool = True
+        self,
+        dim: int,
+        out_dim: int,
+        kernel: int = 2,
+        stride: int = 2,
+        padding: int = 0,
+        groups: int = 1,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.stride, self.padding = stride, padding
@@ -141,7 +149,9 @@ class DTM:
 
     def takes(self, site: Site) -> bool:
         if outside := [stage for stage in self.stages or () if not 0 < stage < site.stages]:
-            raise GlocalError(f"no tokens merge before stage {outside[0]}; DTM's stages run from 1 to {site.stages - 1}.")
+            raise GlocalError(
+                f"no tokens merge before stage {outside[0]}; DTM's stages run from 1 to {site.stages - 1}."
+            )
         return self.stages is None or site.stage in self.stages
 
     def replaces(self, preserve: bool) -> bool:

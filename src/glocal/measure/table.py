@@ -1,0 +1,78 @@
+"""One table, four ways to write it: aligned text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Format = Literal["text", "md", "csv", "json"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A key in the rows, the heading above it, and how its numbers are written for people."""
+
+    key: str
+    heading: str
+    form: str = ""
+
+    def write(self, value: Any) -> str:
+        if value is None:
+            return ""
+        return format(value, self.form) if self.form and not isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of named values; CSV and JSON keep every digit, text and Markdown are for reading."""
+
+    columns: Sequence[Column]
+    rows: Sequence[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    notes: Sequence[str] = ()
+
+    def render(self, form: Format | str = "text") -> str:
+        """Write the table."""
+        return {"text": self._text, "md": self._markdown, "csv": self._csv, "json": self._json}[form]()
+
+    def _shown(self) -> list[Column]:
+        return [column for column in self.columns if any(row.get(column.key) is not None for row in self.rows)]
+
+    def _cells(self) -> list[list[str]]:
+        shown = self._shown()
+        return [[column.heading for column in shown]] + [[c.write(row.get(c.key)) for c in shown] for row in self.rows]
+
+    def _text(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in cells
+        ]
+        lines.insert(1, "  ".join("─" * width for width in widths))
+        return "\n".join(line.rstrip() for line in lines) + "".join(
+            f"\n{note}" for note in ("", *self.notes) if self.notes
+        )
+
+    def _markdown(self) -> str:
+        head, *body = self._cells()
+        lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
+        text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return text + "".join(f"\n\n{note}" for note in self.notes)
+
+    def _csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.DictWriter(
+            out, [column.key for column in self.columns], extrasaction="ignore", lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return out.getvalue().rstrip("\n")
+
+    def _json(self) -> str:
+        return json.dumps([{column.key: row.get(column.key) for column in self.columns} for row in self.rows], indent=2)

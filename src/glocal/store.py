@@ -1,0 +1,146 @@
+"""Save an enhanced model to one safetensors file, with its host and mechanisms as JSON, and read it back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from glocal._version import __version__
+from glocal.enhance import Record, enhance
+from glocal.errors import GlocalError
+from glocal.mechanisms import build
+from glocal.zoo import create_model
+
+_KEY = "glocal"
+
+
+def save(model: nn.Module, path: str | Path) -> None:
+    """Write weights and recipe of a model to one file; nothing is left behind if it fails half way.
+
+    A host that was not made by `glocal.create_model` is saved with its class name only, and `load` asks for it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        save_file(_tensors(model), part, metadata={"format": "pt", _KEY: json.dumps(_recipe(model))})
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load(path: str | Path, host: nn.Module | None = None) -> nn.Module:
+    """Rebuild a saved model: its host (or the one given), its mechanisms, its weights."""
+    path = Path(path)
+    recipe = read_recipe(path)
+    if host is None and recipe["name"] is None:
+        raise GlocalError(
+            f"{path} holds a {recipe['host']} that was not made by glocal.create_model, so its arguments are unknown. "
+            f"Make the plain host yourself and pass it: load(path, host=...)."
+        )
+    model = create_model(recipe["name"], **recipe["arguments"]) if host is None else host
+    if type(model).__name__ != recipe["host"]:
+        raise GlocalError(f"{path} holds a {recipe['host']}, but the host given is a {type(model).__name__}.")
+    _restore_shape(model, recipe["shape"])
+    for step in recipe["steps"]:
+        mechanisms = [
+            build(each["name"], {k: v for k, v in each.items() if k != "name"}) for each in step["mechanisms"]
+        ]
+        model = enhance(model, *mechanisms, inplace=host is None, preserve=step["preserve"])
+    _fill(model, load_file(path), path)
+    return model.eval()
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Read what a file says of the model in it."""
+    if not path.is_file():
+        raise GlocalError(f"{path} is not a file. load() wants one that glocal.save() wrote.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise GlocalError(
+            f"{path} is not a whole safetensors file ({error}). Was it cut short, or saved otherwise?"
+        ) from None
+    if _KEY not in metadata:
+        raise GlocalError(
+            f"{path} holds weights only, no record of host and mechanisms. Was it written by glocal.save()?"
+        )
+    return json.loads(metadata[_KEY])
+
+
+def _recipe(model: nn.Module) -> dict[str, Any]:
+    record = getattr(model, "glocal", None)
+    record = record if isinstance(record, Record) else Record(type(model).__name__)
+    known = record.name is not None and _is_json(record.arguments)
+    return {
+        "version": __version__,
+        "host": type(model).__name__,
+        "name": record.name if known else None,
+        "arguments": record.arguments if known else {},
+        "steps": [{"mechanisms": list(step.mechanisms), "preserve": step.preserve} for step in record.steps],
+        "shape": _shape(model),
+    }
+
+
+def _shape(model: nn.Module) -> dict[str, Any]:
+    """What a user may have changed after building: head, pooling, image and window size."""
+    shape = {key: getattr(model, key, None) for key in ("num_classes", "global_pool")}
+    shape["img_size"] = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    shape["window_size"] = next((m.window_size for m in model.modules() if hasattr(m, "target_shift_size")), None)
+    return {key: value for key, value in shape.items() if value is not None and _is_json(value)}
+
+
+def _restore_shape(model: nn.Module, shape: Mapping[str, Any]) -> None:
+    now = _shape(model)
+    reset: Any = getattr(model, "reset_classifier", None)
+    if any(now.get(key) != shape.get(key) for key in ("num_classes", "global_pool")) and reset is not None:
+        reset(shape["num_classes"], shape.get("global_pool"))
+    resize: Any = getattr(model, "set_input_size", None)
+    sizes = {key: tuple(shape[key]) for key in ("img_size", "window_size") if key in shape}
+    if any(tuple(now.get(key, ())) != size for key, size in sizes.items()) and resize is not None:
+        resize(**sizes)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    seen: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    for name, each in model.state_dict().items():
+        shared = each.data_ptr() in seen  # safetensors refuses tensors that share memory
+        seen.add(each.data_ptr())
+        tensors[name] = each.clone() if shared else each.contiguous()
+    return tensors
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    own = model.state_dict()
+    faults = [f"missing {name}" for name in own if name not in tensors]
+    faults += [f"left over {name}" for name in tensors if name not in own]
+    faults += [
+        f"{name} is {tuple(tensors[name].shape)}, wanted {tuple(own[name].shape)}"
+        for name in own
+        if name in tensors and own[name].shape != tensors[name].shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise GlocalError(f"the weights in {path} do not fit the model: {'; '.join(faults[:5])}{more}.")
+    model.load_state_dict(tensors)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True

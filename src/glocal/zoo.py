@@ -1,0 +1,52 @@
+"""Models by name: a host from timm's registry, and the mechanisms grafted onto it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm
+from timm.models import is_model, list_models
+from timm.models._features import FeatureGetterNet
+from torch import nn
+
+from glocal.enhance import Record, enhance
+from glocal.errors import GlocalError, nearest
+from glocal.site import Mechanism
+
+
+def create_model(
+    name: str,
+    *mechanisms: Mechanism,
+    preserve: bool = False,
+    pretrained: bool = False,
+    features_only: bool = False,
+    out_indices: tuple[int, ...] | int | None = None,
+    **arguments: Any,
+) -> nn.Module:
+    """Build a timm model, graft mechanisms onto it, and remember its name and arguments so that `save` can too.
+
+    With `features_only`, weights are loaded and mechanisms grafted first and the extractor is made last.
+    """
+    check_name(name)
+    model = timm.create_model(name, pretrained=pretrained, **arguments)
+    record = getattr(model, "glocal", None)  # a named model comes with grafts of its own
+    if not isinstance(record, Record):
+        record = Record(type(model).__name__)
+        model.glocal = record  # pyright: ignore[reportArgumentType]
+    record.name, record.arguments, record.steps = name, dict(arguments), []
+    if mechanisms:
+        model = enhance(model, *mechanisms, inplace=True, preserve=preserve)
+    return _extractor(model, out_indices) if features_only else model
+
+
+def check_name(name: str) -> None:
+    """Raise unless timm knows the name; a name with a colon is a place on a hub, and timm's own business."""
+    bare = name.split(".")[0]
+    if ":" not in name and not is_model(bare):
+        raise GlocalError(f"unknown model {name!r}.{nearest(bare, list_models())} `timm.list_models()` names them all.")
+
+
+def _extractor(model: nn.Module, out_indices: tuple[int, ...] | int | None) -> nn.Module:
+    if not hasattr(model, "forward_intermediates"):
+        raise GlocalError(f"{type(model).__name__} has no intermediate features to extract.")
+    return FeatureGetterNet(model, out_indices=4 if out_indices is None else out_indices)
