@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from glocal.errors import GlocalError, LatticeError
@@ -49,17 +50,17 @@ class LatticeCell:
         self._now: Lattice | None = None
         self._seen = WeakTensorKeyDictionary()
 
-    def install(self, recall: Iterable[nn.Module] = ()) -> None:
+    def install(self, recall: Iterable[nn.Module] = ()) -> list[RemovableHandle]:
         """Hook the source, once. `recall` are the blocks that gradient checkpointing may run a second time."""
         if self._source is None:
-            return
+            return []
         if self._before:
-            self._source.register_forward_pre_hook(self._write_before)
+            handles = [self._source.register_forward_pre_hook(self._write_before)]
         else:
-            self._source.register_forward_hook(self._write_after)
-        for block in recall:
-            block.register_forward_pre_hook(self._recall_before)
+            handles = [self._source.register_forward_hook(self._write_after)]
+        handles += [block.register_forward_pre_hook(self._recall_before) for block in recall]
         self._source = None
+        return handles  # for those who look for a while and leave nothing behind
 
     def read(self) -> Lattice:
         """Return the lattice written by the pass under way."""
