@@ -16,6 +16,7 @@ class OnLattice(nn.Module):
         super().__init__()
         self.inner = inner
         self.cell = cell
+        self.register_load_state_dict_pre_hook(_accept_host_names)
 
     def forward(self, tokens: Tensor, *_: Any, **__: Any) -> Tensor:  # a host's extra arguments are not ours
         return self.inner(tokens, self.cell.read())
@@ -91,6 +92,7 @@ class OnMap(nn.Module):
         super().__init__()
         self.inner = inner
         self.first = first
+        self.register_load_state_dict_pre_hook(_accept_host_names)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.first else x.permute(0, 3, 1, 2)
@@ -98,6 +100,8 @@ class OnMap(nn.Module):
 
 
 def _accept_host_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Hand names that are not the wrapper's own to the module that stands for the host's."""
+    inside = "host" if isinstance(module, Wrapper) else "inner"
     own = tuple(f"{prefix}{name}." for name, _ in module.named_children())
     for key in [key for key in state if key.startswith(prefix) and not key.startswith(own)]:
-        state[f"{prefix}host.{key[len(prefix) :]}"] = state.pop(key)
+        state[f"{prefix}{inside}.{key[len(prefix) :]}"] = state.pop(key)
