@@ -1,0 +1,163 @@
+"""LIT: a pyramid without attention in its early stages, whose tokens merge deformably.
+
+Pan et al., "Less is More: Pay Less Attention in Vision Transformers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timm.layers.attention import Attention
+from timm.models._builder import build_model_with_cfg
+from timm.models._registry import generate_default_cfgs, register_model
+from timm.models.swin_transformer import PatchMerging
+from torch import Tensor, nn
+
+from glocal.mechanisms.token_merge import DeformableMerge
+from glocal.models.cfg import cfg
+from glocal.models.positions import Grid, RelativeAttention
+from glocal.models.pyramid import Pyramid
+from glocal.models.stage import Block, ConvMerge, Stage, drop_paths, grids
+
+
+class GatherMerge(PatchMerging):
+    """Swin's uniform merging, on a (B, C, H, W) map: each 2x2 tokens side by side, LayerNorm, linear layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class LIT(Pyramid):
+    """LIT, at any image size; its position tables are made for `img_size`.
+
+    `relative` chooses between LIT-S/M/B (relative positions, mean of tokens) and LIT-Ti (absolute positions, a class
+    token in the last stage). Without `deformable` it is LIT*: merging as in the pyramid it is compared with, Swin's
+    or PVT's. `feature_norms` are the stages whose maps pass a LayerNorm before a dense head takes them.
+    """
+
+    def __init__(
+        self,
+        img_size: int | Grid = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str | None = None,
+        depths: Sequence[int] = (2, 2, 6, 2),
+        dims: Sequence[int] = (96, 192, 384, 768),
+        heads: Sequence[int] = (3, 6, 12, 24),
+        mlp_ratios: Sequence[float] = (4, 4, 4, 4),
+        attention_stages: Sequence[int] = (2, 3),
+        relative: bool = True,
+        deformable: bool = True,
+        class_token: bool | None = None,
+        feature_norms: Sequence[int] = (),
+        drop_rate: float = 0.0,
+        pos_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        class_token = not relative if class_token is None else class_token
+        eps = 1e-5 if relative else 1e-6
+        drops, sizes = drop_paths(drop_path_rate, depths), grids(img_size, len(depths))
+        rates: dict[str, Any] = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
+
+        def attention(s: int) -> nn.Module | None:
+            if s not in attention_stages:
+                return None
+            if relative:
+                return RelativeAttention(dims[s], heads[s], sizes[s], **rates)
+            return Attention(dims[s], heads[s], qkv_bias=True, **rates)
+
+        def merge(s: int) -> nn.Module:
+            if s == 0:
+                return ConvMerge(in_chans, dims[0], 4)
+            if deformable:
+                return DeformableMerge(dims[s - 1], dims[s])
+            return GatherMerge(dims[s - 1], dims[s]) if relative else ConvMerge(dims[s - 1], dims[s])
+
+        def stage(s: int) -> Stage:
+            manner: dict[str, Any] = {"wants_size": relative, "eps": eps, "proj_drop": proj_drop_rate}
+            blocks = [Block(dims[s], mlp_ratios[s], attention(s), drop_path=drop, **manner) for drop in drops[s]]
+            last = class_token and s == len(depths) - 1
+            positions = {"positions": not relative, "class_token": last, "pos_drop": pos_drop_rate}
+            return Stage(merge(s), blocks, dims[s], sizes[s], **positions)
+
+        super().__init__(
+            [stage(s) for s in range(len(depths))],
+            num_classes=num_classes,
+            global_pool=global_pool or ("token" if class_token else "avg"),
+            eps=eps,
+            drop_rate=drop_rate,
+            in_chans=in_chans,
+            feature_norms=feature_norms,
+        )
+
+
+_SHAPES: dict[str, dict[str, Any]] = {
+    "lit_tiny": {
+        "depths": (3, 4, 6, 3),
+        "dims": (64, 128, 320, 512),
+        "heads": (1, 2, 5, 8),
+        "mlp_ratios": (8, 8, 4, 4),
+        "relative": False,
+    },
+    "lit_small": {},
+    "lit_medium": {"depths": (2, 2, 18, 2)},
+    "lit_base": {"depths": (2, 2, 18, 2), "dims": (128, 256, 512, 1024), "heads": (4, 8, 16, 32)},
+}
+default_cfgs = generate_default_cfgs({f"{name}{star}.untrained": cfg() for name in _SHAPES for star in ("", "_star")})
+
+
+def _create(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> LIT:
+    shape = {"deformable": not variant.endswith("_star"), **_SHAPES[variant.removesuffix("_star")]}
+    features = {"out_indices": (0, 1, 2, 3), "feature_cls": "getter"}
+    return build_model_with_cfg(LIT, variant, pretrained, feature_cfg=features, **{**shape, **kwargs})
+
+
+@register_model
+def lit_tiny(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-Ti."""
+    return _create("lit_tiny", pretrained, kwargs)
+
+
+@register_model
+def lit_small(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-S."""
+    return _create("lit_small", pretrained, kwargs)
+
+
+@register_model
+def lit_medium(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-M."""
+    return _create("lit_medium", pretrained, kwargs)
+
+
+@register_model
+def lit_base(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-B."""
+    return _create("lit_base", pretrained, kwargs)
+
+
+@register_model
+def lit_tiny_star(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-Ti with uniform merging (Table 3)."""
+    return _create("lit_tiny_star", pretrained, kwargs)
+
+
+@register_model
+def lit_small_star(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-S with uniform merging (Table 3)."""
+    return _create("lit_small_star", pretrained, kwargs)
+
+
+@register_model
+def lit_medium_star(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-M with uniform merging."""
+    return _create("lit_medium_star", pretrained, kwargs)
+
+
+@register_model
+def lit_base_star(pretrained: bool = False, **kwargs: Any) -> LIT:
+    """LIT-B with uniform merging."""
+    return _create("lit_base_star", pretrained, kwargs)

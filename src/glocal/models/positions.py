@@ -1,0 +1,65 @@
+"""Positions that fit any lattice: learned tables are resampled, relative biases too."""
+
+from __future__ import annotations
+
+import torch
+from timm.layers import trunc_normal_
+from timm.layers.attention import Attention
+from timm.layers.pos_embed_rel import gen_relative_position_index
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glocal.lattice import Lattice
+
+Grid = tuple[int, int]
+
+
+def resize_positions(table: Tensor, grid: Grid, lattice: Lattice) -> Tensor:
+    """Bring a (1, N, C) table of positions on `grid` to another lattice; its prefix rows stay as they are."""
+    wanted = (lattice.height, lattice.width)
+    # A graph for every size must not ask whether this one is the usual size; there, resampling changes nothing.
+    if not torch.compiler.is_exporting() and wanted == grid:
+        return table
+    aux, patch_map = Lattice(*grid, lattice.prefix).split(table)
+    resized = F.interpolate(patch_map.float(), size=wanted, mode="bilinear").to(table.dtype)
+    return lattice.join(aux, resized)
+
+
+def resize_bias(table: Tensor, grid: Grid, wanted: Grid) -> Tensor:
+    """Bring a ((2H - 1)(2W - 1), heads) table of relative biases on `grid` to another one, bicubically."""
+    shape = (2 * grid[0] - 1, 2 * grid[1] - 1)
+    bias_map = table.float().T.unflatten(1, shape)[None]  # (1, heads, 2H - 1, 2W - 1)
+    resized = F.interpolate(bias_map, size=(2 * wanted[0] - 1, 2 * wanted[1] - 1), mode="bicubic")
+    return resized[0].flatten(1).T.to(table.dtype)
+
+
+class RelativeAttention(Attention):
+    """Attention with a learned bias for each head and each step (dy, dx) between two tokens of the whole map."""
+
+    def __init__(self, dim: int, heads: int, grid: Grid, *, attn_drop: float = 0.0, proj_drop: float = 0.0) -> None:
+        super().__init__(dim, heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop)
+        self.grid = grid
+        steps = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.relative_position_bias_table = nn.Parameter(torch.empty(steps, heads))
+        self.register_buffer("relative_position_index", gen_relative_position_index(grid), persistent=False)
+        trunc_normal_(self.relative_position_bias_table, std=0.02)
+
+    def bias(self, size: Grid) -> Tensor:
+        """Return the (1, heads, N, N) bias of a map of this size."""
+        table, index = self.relative_position_bias_table, self.get_buffer("relative_position_index")
+        if torch.compiler.is_exporting() or size != self.grid:
+            table, index = resize_bias(table, self.grid, size), gen_relative_position_index(size, device=table.device)
+        return table[index].permute(2, 0, 1)[None]
+
+    @torch.no_grad()
+    def resize(self, grid: Grid) -> None:
+        """Make another map size the usual one."""
+        self.relative_position_bias_table = nn.Parameter(
+            resize_bias(self.relative_position_bias_table, self.grid, grid)
+        )
+        index = gen_relative_position_index(grid, device=self.relative_position_bias_table.device)
+        self.register_buffer("relative_position_index", index, persistent=False)
+        self.grid = grid
+
+    def forward(self, x: Tensor, feat_size: Grid) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(x, attn_mask=self.bias(feat_size).to(x.dtype))
