@@ -1,0 +1,1 @@
+"""Recipes: one readable file in, one folder out."""

@@ -1,0 +1,1 @@
+"""Training: settings, the loop, and what a run must never lose."""
