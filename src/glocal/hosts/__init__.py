@@ -16,7 +16,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from glocal.errors import GlocalError
-from glocal.hosts import mixer, pit, pvt, swin, tnt, vit
+from glocal.hosts import mixer, pit, pvt, pyramid, swin, tnt, vit
+from glocal.models.pyramid import Pyramid
 from glocal.site import Site
 
 ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
@@ -25,6 +26,7 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
     SwinTransformerV2: swin.sites,
     SwinTransformerV2Cr: swin.sites,
     PyramidVisionTransformerV2: pvt.sites,
+    Pyramid: pyramid.sites,
     TNT: tnt.sites,
     PoolingVisionTransformer: pit.sites,
     MlpMixer: mixer.sites,

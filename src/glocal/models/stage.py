@@ -21,12 +21,13 @@ class ConvMerge(nn.Module):
 
     def __init__(self, dim: int, out_dim: int, patch: int = 2) -> None:
         super().__init__()
+        self.patch = patch
         self.proj = nn.Conv2d(dim, out_dim, patch, stride=patch)
         self.norm = LayerNorm2d(out_dim, eps=1e-5)
 
     def forward(self, patch_map: Tensor) -> Tensor:
-        patch, (height, width) = self.proj.stride[0], patch_map.shape[-2:]
-        padded = F.pad(patch_map, (0, -width % patch, 0, -height % patch))
+        height, width = patch_map.shape[-2:]
+        padded = F.pad(patch_map, (0, -width % self.patch, 0, -height % self.patch))
         return self.norm(self.proj(padded))
 
 
