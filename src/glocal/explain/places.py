@@ -1,0 +1,199 @@
+"""Where a model attends: its attention modules in order, and the lattice each of them sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from timm.models.tnt import TNT
+from timm.models.vision_transformer import DiffParallelScalingBlock
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from glocal.errors import GlocalError
+from glocal.explain.huggingface import Geometry, geometry_of
+from glocal.explain.windows import Windows
+from glocal.hosts import sites
+from glocal.lattice import Lattice
+from glocal.site import LatticeCell, Seam, Site
+
+
+@dataclass
+class Place:
+    """One attention module of a model."""
+
+    path: str
+    module: nn.Module
+    group: str  # "self" is the chain of layers; others, such as TNT's inner attention, stand beside it
+    layer: int
+    depth: int
+    stage: int = 0
+    class_token: bool = False
+    lattice: Callable[[int], Lattice | None] = field(default=lambda count: None, repr=False)
+    windows: Callable[[], Windows | None] = field(default=lambda: None, repr=False)
+
+    def keys(self, queries: Lattice | None, count: int) -> Lattice | None:
+        """Give the lattice of `count` keys: the queries' own, or the smaller one a pyramid reduces it to."""
+        if queries is None or len(queries) == count:
+            return queries
+        reduced = _reduced(self.module, queries)
+        return reduced if reduced is not None and len(reduced) == count else None
+
+
+def places(model: nn.Module) -> tuple[list[Place], list[RemovableHandle]]:
+    """List a model's attention modules, first layer first, and the hooks that follow their lattices."""
+    found = {path: module for path, module in model.named_modules() if _attends(module)}
+    _refuse(model, found)
+    offered = _offered(model)
+    if offered:
+        listed = list(_of_host(model, found, offered))
+        handles = [handle for site in offered if site.cell is not None for handle in site.cell.install()]
+        return listed, handles
+    geometry = geometry_of(model)
+    return list(_of_others(found, geometry)), geometry.install() if geometry else []
+
+
+def _attends(module: nn.Module) -> bool:
+    """Tell whether a module computes attention itself, by its own flag or name, and no child does."""
+    if type(module).__module__.startswith("glocal.mechanisms") or not _named_so(module):
+        return False
+    return not any(_named_so(each) for each in module.modules() if each is not module)
+
+
+def _named_so(module: nn.Module) -> bool:
+    return hasattr(type(module), "fused_attn") or "fused_attn" in vars(module) or "Attention" in type(module).__name__
+
+
+def _refuse(model: nn.Module, found: dict[str, nn.Module]) -> None:
+    import torch
+
+    if type(model).__name__ == "OptimizedModule" or getattr(model, "_compiled_call_impl", None) is not None:
+        raise GlocalError(
+            "the model is compiled, and a compiled graph cannot be watched. Watch the model it was made from."
+        )
+    if any(isinstance(each, DiffParallelScalingBlock) for each in found.values()):
+        raise GlocalError(
+            "DiffParallelScalingBlock subtracts one attention map from another, so it has no map to show."
+        )
+    if torch.backends.mha.get_fastpath_enabled() and any(
+        isinstance(m, nn.TransformerEncoderLayer) for m in model.modules()
+    ):
+        raise GlocalError(
+            "nn.TransformerEncoderLayer may run as one kernel that no hook can look into. "
+            "Call torch.backends.mha.set_fastpath_enabled(False) first."
+        )
+    if not found:
+        raise GlocalError(f"{type(model).__name__} has no attention, so there is nothing to watch.")
+
+
+def _offered(model: nn.Module) -> list[Site]:
+    try:
+        return sites(model)
+    except GlocalError:
+        return []
+
+
+def _of_host(model: nn.Module, found: dict[str, nn.Module], offered: list[Site]) -> Iterator[Place]:
+    """Join attention modules with the host's sites, which know layers and lattices."""
+    has_class = _has_class_token(model)
+    others = 0
+    for path, module in found.items():
+        site = _site_of(path, offered)
+        if site is not None:
+            place = Place(path, module, "self", site.layer, site.depth, site.stage, class_token=has_class)
+            yield _with_lattice(model, place, site, offered)
+        elif isinstance(model, TNT):
+            inner = Place(path, module, "inner", others, len(model.blocks))
+            inner.lattice = _Fixed(Lattice(*model.pixel_embed.new_patch_size))
+            others += 1
+            yield inner
+        else:
+            beside = Place(path, module, "other", others, 1)
+            cell = next((each.cell for each in reversed(offered) if each.whole and each.cell is not None), None)
+            beside.lattice = beside.lattice if cell is None else _Read(cell)  # a pool looks at the last map
+            others += 1
+            yield beside
+
+
+def _site_of(path: str, offered: list[Site]) -> Site | None:
+    """Find the site an attention belongs to: its own, or that of the block it is the whole of."""
+    seams = (Seam.ATTENTION, Seam.MIXED, Seam.HIDDEN)
+    for seam in seams:
+        for site in offered:
+            if site.seam is not seam:
+                continue
+            own = path == site.path or path.startswith(f"{site.path}.")
+            if own or (seam is not Seam.ATTENTION and site.path.startswith(f"{path}.")):
+                return site
+    return None
+
+
+def _with_lattice(model: nn.Module, place: Place, site: Site, offered: list[Site]) -> Place:
+    if site.whole and site.cell is not None:
+        place.lattice = _Read(site.cell)
+    elif not site.whole:
+        block: Any = model.get_submodule(site.path.rpartition(".")[0])
+        around = next(
+            s for s in offered if s.layer == site.layer and s.seam in (Seam.FFN, Seam.HIDDEN) and s.cell is not None
+        )
+        assert around.cell is not None
+        read = _Read(around.cell)
+        place.lattice = read
+        place.windows = _Cut(block, read)
+    return place
+
+
+def _of_others(found: dict[str, nn.Module], geometry: Geometry | None) -> Iterator[Place]:
+    """List the attention of a model that is no host of glocal's, in the order of its modules."""
+    for i, (path, module) in enumerate(found.items()):
+        place = Place(path, module, "self" if geometry is None else geometry.group(path), i, len(found))
+        if geometry is not None:
+            place.class_token = geometry.class_token
+            place.lattice = geometry.lattice
+        yield place
+
+
+class _Fixed:
+    def __init__(self, lattice: Lattice) -> None:
+        self._lattice = lattice
+
+    def __call__(self, count: int) -> Lattice | None:
+        return self._lattice
+
+
+class _Read:
+    def __init__(self, cell: LatticeCell) -> None:
+        self._cell = cell
+
+    def __call__(self, count: int) -> Lattice:
+        return self._cell.read()
+
+
+class _Cut:
+    def __init__(self, block: Any, lattice: _Read) -> None:
+        self._block = block
+        self._lattice = lattice
+
+    def __call__(self) -> Windows:
+        return Windows(self._lattice(0), tuple(self._block.window_size), tuple(self._block.shift_size))
+
+
+def _reduced(attention: Any, queries: Lattice) -> Lattice | None:
+    """PVT's keys: a strided convolution of the map, or a pool to a fixed size."""
+    pool, sr = getattr(attention, "pool", None), getattr(attention, "sr", None)
+    if isinstance(pool, nn.AdaptiveAvgPool2d):
+        side: Any = pool.output_size
+        height, width = (side, side) if isinstance(side, int) else side
+        return Lattice(height, width, 0)
+    if isinstance(sr, nn.Conv2d):
+        sides = zip((queries.height, queries.width), sr.kernel_size, sr.stride, strict=True)
+        height, width = ((side - kernel) // stride + 1 for side, kernel, stride in sides)
+        return Lattice(height, width, 0)
+    return None
+
+
+def _has_class_token(model: Any) -> bool:
+    if hasattr(model, "has_class_token"):
+        return bool(model.has_class_token)
+    return getattr(model, "cls_token", None) is not None
