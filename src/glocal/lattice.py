@@ -34,11 +34,12 @@ class Lattice:
     def split(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Part (B, N, C) tokens into (B, P, C) aux tokens and a (B, C, H, W) patch map; both are views."""
         self.check(tokens)
-        patches = tokens[:, self.prefix :]
-        patch_map = patches.transpose(1, 2).unflatten(2, (self.height, self.width))
-        return tokens[:, : self.prefix], cast("Tensor", patch_map)
+        # Rows and columns first, channels after: the other way round a batch of one gets strides that no convolution
+        # takes for channels-last, and it copies the map.
+        patches = cast("Tensor", tokens[:, self.prefix :].unflatten(1, (self.height, self.width)))  # (B, H, W, C)
+        return tokens[:, : self.prefix], patches.permute(0, 3, 1, 2)
 
     def join(self, aux: Tensor, patch_map: Tensor) -> Tensor:
         """Undo `split`."""
-        patches = patch_map.flatten(2).transpose(1, 2)  # (B, H * W, C)
+        patches = patch_map.permute(0, 2, 3, 1).flatten(1, 2)  # (B, H * W, C)
         return torch.cat((aux, patches), dim=1) if self.prefix else patches

@@ -56,11 +56,16 @@ class MultiScaleQKV(nn.Module):
                 tokens = lattice.join(aux, depthwise(patch_map))
             tokens = pointwise(tokens)  # (B, N, 3 * width)
             scales.append(tokens)
-        parts = [scale.chunk(3, dim=-1) for scale in scales]
-        q, k, v = ([part[i] for part in parts] for i in range(3))
-        if self.aux_key_first and lattice.prefix:
-            k = [k[0], *(torch.cat((k[0][:, : lattice.prefix], each[:, lattice.prefix :]), dim=1) for each in k[1:])]
-        return torch.cat((*q, *k, *v), dim=-1)
+        return self._mixed([scale.unflatten(-1, (3, -1)) for scale in scales], lattice.prefix)
+
+    def _mixed(self, scales: list[Tensor], prefix: int) -> Tensor:
+        """Lay (B, N, 3, width) of each scale side by side within q, k and v."""
+        qkv = torch.cat(scales, dim=-1)  # (B, N, 3, sum of widths)
+        if self.aux_key_first and prefix:
+            key = scales[0][:, :prefix, 1].repeat(1, 1, len(scales))  # (B, P, sum of widths)
+            aux = torch.stack((qkv[:, :prefix, 0], key, qkv[:, :prefix, 2]), dim=2)
+            qkv = torch.cat((aux, qkv[:, prefix:]), dim=1)
+        return qkv.flatten(2)
 
     @torch.no_grad()
     def start_from(self, qkv: nn.Linear) -> None:
