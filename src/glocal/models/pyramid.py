@@ -6,19 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from timm.layers import trunc_normal_
-from timm.layers.pool1d import global_pool_nlc
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
 from glocal.lattice import Lattice
+from glocal.models.classifier import Classifier, start
 from glocal.models.positions import Grid
 from glocal.models.stage import Stage, grids
 
 
-class Pyramid(nn.Module):
+class Pyramid(Classifier):
     """Stages of growing width and shrinking map, a last LayerNorm and a linear classifier."""
 
     def __init__(
@@ -32,20 +30,16 @@ class Pyramid(nn.Module):
         in_chans: int,
         feature_norms: Sequence[int] = (),
     ) -> None:
-        super().__init__()
-        self.in_chans, self.global_pool = in_chans, global_pool
+        last = {"num_classes": num_classes, "global_pool": global_pool, "eps": eps, "drop_rate": drop_rate}
+        super().__init__(stages[-1].dim, stages[-1].prefix, **last)
+        self.in_chans = in_chans
         self.stages = nn.ModuleList(stages)
-        self.num_features = self.head_hidden_size = self.embed_dim = stages[-1].dim
-        self.num_prefix_tokens = stages[-1].prefix
         self.feature_info = [
             {"num_chs": stage.dim, "reduction": 4 * 2**s, "module": f"stages.{s}"} for s, stage in enumerate(stages)
         ]
         # Dense tasks normalise the maps they take (LIT-S: stages 1 to 3).
         self.feature_norms = nn.ModuleDict({str(s): nn.LayerNorm(stages[s].dim, eps=eps) for s in feature_norms})
-        self.norm = nn.LayerNorm(self.num_features, eps=eps)
-        self.head_drop = nn.Dropout(drop_rate)
-        self.reset_classifier(num_classes, global_pool)
-        self.apply(_init)
+        self.apply(start)
 
     def forward_stages(self, image: Tensor, count: int | None = None) -> list[tuple[Tensor, Lattice]]:
         """Return the tokens of every stage, or of the first `count`, and where they sit."""
@@ -60,14 +54,6 @@ class Pyramid(nn.Module):
     def forward_features(self, x: Tensor) -> Tensor:
         """Return the last stage's tokens, normalised."""
         return self.norm(self.forward_stages(x)[-1][0])
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Pool the tokens and classify them."""
-        x = self.head_drop(global_pool_nlc(x, self.global_pool, num_prefix_tokens=self.num_prefix_tokens))
-        return x if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
 
     def forward_intermediates(
         self,
@@ -131,31 +117,3 @@ class Pyramid(nn.Module):
         for stage, grid in zip(self.stages, grids(img_size, len(self.stages)), strict=True):
             assert isinstance(stage, Stage)
             stage.resize(grid)
-
-    def get_classifier(self) -> nn.Module:
-        """Return the classifier."""
-        return self.head
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the classifier; 0 classes leave none."""
-        pool = self.global_pool if global_pool is None else global_pool
-        if pool not in ("", "avg", "token") or (pool == "token" and not self.num_prefix_tokens):
-            choices = "'token', 'avg' or ''" if self.num_prefix_tokens else "'avg' or '' (it has no class token)"
-            raise GlocalError(f"{type(self).__name__} cannot pool by {pool!r}; use {choices}.")
-        self.global_pool, self.num_classes = pool, num_classes
-        like = self.norm.weight if isinstance(self.norm, nn.LayerNorm) else torch.empty(0)
-        new = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        self.head = new.to(like.device, like.dtype).train(self.training)
-        self.head.apply(_init)
-
-
-def _init(module: nn.Module) -> None:
-    # Convolutions keep the framework's start, as released.
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, Stage):
-        for table in (module.cls_token, module.pos_embed):
-            if table is not None:
-                trunc_normal_(table, std=0.02)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from timm.layers import LayerNorm2d, Mlp
+from timm.layers import LayerNorm2d, Mlp, trunc_normal_
 from timm.layers.drop import DropPath
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
@@ -84,6 +84,9 @@ class Stage(nn.Module):
         self.pos_drop = nn.Dropout(pos_drop)
         self.blocks = nn.ModuleList(blocks)
         self.grad_checkpointing = False
+        for table in (self.cls_token, self.pos_embed):
+            if table is not None:
+                trunc_normal_(table, std=0.02)
         self.register_load_state_dict_pre_hook(_without_class_token)
 
     def forward(self, patch_map: Tensor) -> tuple[Tensor, Lattice]:
