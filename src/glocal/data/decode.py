@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glocal.data.images import FileImages, MemoryImages, few
+from glocal.data.images import FileImages, Images, MemoryImages, few
 from glocal.errors import GlocalError
 
 
-def to_memory(images: FileImages, size: tuple[int, int], unreadable: int) -> tuple[MemoryImages, tuple[str, ...]]:
-    """Decode every image to one size; up to `unreadable` broken files are skipped and named."""
+def to_memory(images: Images, size: tuple[int, int], unreadable: int) -> tuple[MemoryImages, tuple[str, ...]]:
+    """Bring every image to one size; up to `unreadable` broken files are skipped and named."""
+    if isinstance(images, MemoryImages):
+        return _resized(images, size), ()
     with ThreadPoolExecutor(4) as pool:
         decoded = list(pool.map(lambda index: _decode(images, index, size), range(len(images))))
     broken = [images.name(i) for i, each in enumerate(decoded) if each is None]
@@ -43,6 +46,14 @@ def sides(images: FileImages, most: int = 200) -> Tensor:
     if not found:
         raise GlocalError("none of the images looked at can be read. Are they whole?")
     return torch.tensor(found)
+
+
+def _resized(images: MemoryImages, size: tuple[int, int]) -> MemoryImages:
+    if images.pixels.shape[-2:] == size:
+        return images
+    from torchvision.transforms.v2.functional import resize
+
+    return replace(images, pixels=resize(images.pixels, list(size), antialias=True))
 
 
 def _decode(images: FileImages, index: int, size: tuple[int, int]) -> Tensor | None:

@@ -224,14 +224,11 @@ def _limited(pair: Pair, limit: int | None, seed: int) -> Pair:
 
 
 def in_memory(pair: Pair, settings: DataSettings, size: tuple[int, int]) -> Pair:
-    """Decode a small set of small images once, where the settings ask for it or leave it open."""
+    """Bring images to one size and keep them as bytes, where the settings ask for it or the set is small."""
     parts = [pair.train, pair.val]
-    if settings.memory == "no" or all(isinstance(part, MemoryImages) for part in parts):
-        return pair
     pixels = sum(len(part) for part in parts) * size[0] * size[1] * 3
-    if settings.memory == "auto" and (max(size) > 96 or pixels > 2**31):
+    files = any(isinstance(part, FileImages) for part in parts)
+    if files and (settings.memory == "no" or (settings.memory == "auto" and (max(size) > 96 or pixels > 2**31))):
         return pair
-    done = [
-        to_memory(part, size, settings.unreadable) if isinstance(part, FileImages) else (part, ()) for part in parts
-    ]
-    return Pair(done[0][0], done[1][0], pair.notes + done[0][1] + done[1][1])
+    (train, broken), (val, more) = (to_memory(part, size, settings.unreadable) for part in parts)
+    return Pair(train, val, pair.notes + broken + more)

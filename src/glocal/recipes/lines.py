@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from glocal.errors import GlocalError
-from glocal.mechanisms import describe
-from glocal.train.settings import HostSettings, Recipe
+from glocal.train.plain import plain
+from glocal.train.settings import Recipe
 
 
 @dataclass
@@ -50,32 +50,6 @@ def _walk(node: yaml.Node, path: str, lines: Lines) -> None:
             _walk(value, f"{path}[{i}]", lines)
 
 
-def plain(value: Any) -> Any:
-    """Turn settings into what YAML and JSON can hold, complete and in a fixed order."""
-    if isinstance(value, Recipe):
-        mapping = {each.name: plain(getattr(value, each.name)) for each in fields(value) if each.name != "mechanisms"}
-        listed = [dict(describe(each)) for each in value.mechanisms]
-        return mapping | {"mechanisms": [{each.pop("name"): plain(each)} for each in listed]}
-    if isinstance(value, HostSettings):
-        return {"name": value.name, "pretrained": value.pretrained} | plain(value.arguments)
-    if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, (tuple, list)) else value
-
-
 def write(recipe: Recipe) -> str:
     """Write a recipe as YAML that `schema.read` reads back to the same recipe."""
     return yaml.safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
-
-
-def differences(first: Any, second: Any, path: str = "") -> list[str]:
-    """List where two plain recipes differ, as `key: old -> new`."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        found: list[str] = []
-        for key in dict.fromkeys((*first, *second)):
-            here = f"{path}.{key}" if path else str(key)
-            found += differences(first.get(key), second.get(key), here)
-        return found
-    return [] if first == second else [f"{path}: {first!r} -> {second!r}"]

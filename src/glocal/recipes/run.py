@@ -1,0 +1,179 @@
+"""Recipe in, run folder out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import nn
+
+from glocal.data.feed import FileFeed, feed
+from glocal.data.images import MemoryImages, Pair
+from glocal.data.order import Order
+from glocal.data.sources import in_memory, load
+from glocal.errors import GlocalError
+from glocal.recipes.lines import write
+from glocal.store import save
+from glocal.train import checkpoint
+from glocal.train.loop import Loop
+from glocal.train.screen import Screen, screen
+from glocal.train.settings import Recipe
+from glocal.train.tasks.classify import Classify
+from glocal.train.tasks.distill import Teacher
+from glocal.zoo import create_model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run leaves in memory."""
+
+    model: nn.Module
+    metrics: dict[str, Any]
+    folder: Path
+
+
+def run(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    show: Screen | None = None,
+    title: str = "",
+    pair: Pair | None = None,
+) -> Outcome:
+    """Train as the recipe says; the folder gets the recipe, a log, checkpoints, metrics.json and model.safetensors."""
+    if recipe.task != "classify":
+        raise GlocalError(f"task {recipe.task!r} is not known. There is: classify.")
+    accelerator = accelerate(recipe, folder)
+    show = show or screen(accelerator.is_main_process)
+    if not accelerator.is_main_process:
+        return _train(recipe, folder, accelerator, resume, show, title, pair)
+    with checkpoint.alone_in(folder):
+        _refuse_second(folder, resume)
+        return _train(recipe, folder, accelerator, resume, show, title, pair)
+
+
+def accelerate(recipe: Recipe, folder: Path) -> Accelerator:
+    """Find the devices and processes, from the environment that `accelerate launch` or torchrun sets."""
+    AcceleratorState._reset_state(reset_partial_state=False)  # an earlier run may have had another precision
+    precision = "no" if recipe.precision == "fp32" else recipe.precision
+    trackers: list[Any] = list(recipe.trackers)
+    return Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir=folder)
+
+
+def build(recipe: Recipe, pair: Pair) -> nn.Module:
+    """Make the host for these images and graft the mechanisms."""
+    arguments = dict(recipe.host.arguments)
+    classes = len(pair.train.classes)
+    if arguments.setdefault("num_classes", classes) != classes:
+        raise GlocalError(
+            f"the recipe says {arguments['num_classes']} classes, but {recipe.data.name} has {classes}. "
+            f"Leave host.num_classes out, or mend the folders."
+        )
+    if isinstance(pair.train, MemoryImages) and pair.train.pixels.shape[1] != 3:
+        arguments.setdefault("in_chans", pair.train.pixels.shape[1])
+    make = {"preserve": recipe.preserve, "pretrained": recipe.host.pretrained}
+    if recipe.data.size is not None and "img_size" not in arguments:
+        try:
+            return create_model(recipe.host.name, *recipe.mechanisms, **make, **arguments, img_size=recipe.data.size)
+        except TypeError:  # a host that takes any size has no such argument
+            pass
+    try:
+        return create_model(recipe.host.name, *recipe.mechanisms, **make, **arguments)
+    except TypeError as error:
+        raise GlocalError(f"{recipe.host.name} does not take these arguments: {error}.") from None
+
+
+def image_size(recipe: Recipe) -> tuple[int, int]:
+    """Tell the size images are brought to: the recipe's, or the host's own."""
+    size: Any = recipe.data.size or recipe.host.arguments.get("img_size")
+    if size is None:
+        from timm.models import get_pretrained_cfg
+
+        config: Any = get_pretrained_cfg(recipe.host.name)
+        size = tuple(config.input_size[-2:]) if config is not None else 224
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def seed(number: int) -> None:
+    """Seed every generator, so that the same recipe starts from the same weights."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
+
+
+def open_data(recipe: Recipe) -> Pair:
+    """Open the recipe's images, in memory where that pays."""
+    return in_memory(load(recipe.data, recipe.seed), recipe.data, image_size(recipe))
+
+
+def prepare(recipe: Recipe, pair: Pair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
+    """Put data, model, task and loop together."""
+    order = Order(
+        len(pair.train),
+        recipe.data.batch_size,
+        recipe.seed,
+        recipe.data.repeats,
+        recipe.accumulate,
+        accelerator.process_index,
+        accelerator.num_processes,
+    )
+    source = feed(pair.train, pair.val, recipe.data, order, accelerator.device, image_size(recipe))
+    if isinstance(source, FileFeed):
+        source.warn = show.note
+    seed(recipe.seed)
+    model = build(recipe, pair)
+    if recipe.sync_bn:
+        model = _synchronised(model, accelerator)
+    classes, images = len(pair.train.classes), pair.train
+    teacher = None
+    if recipe.distill is not None:
+        teacher = Teacher.build(recipe.distill, classes, images.mean, images.std, accelerator.device)
+        if hasattr(model, "set_distilled_training"):
+            model.set_distilled_training(True)  # pyright: ignore[reportCallIssue]
+    task = Classify(recipe, source, classes, teacher)
+    return Loop(recipe, model, task, folder, accelerator, show)
+
+
+def _train(
+    recipe: Recipe, folder: Path, accelerator: Accelerator, resume: bool, show: Screen, title: str, pair: Pair | None
+) -> Outcome:
+    pair = pair or open_data(recipe)
+    for note in pair.notes:
+        show.note(note)
+    loop = prepare(recipe, pair, accelerator, folder, show)
+    if accelerator.is_main_process and not (folder / "recipe.yaml").exists():
+        checkpoint.write_bytes(folder / "recipe.yaml", write(recipe).encode())
+    if recipe.trackers:
+        accelerator.init_trackers("tracking")
+    if resume and (folder / "checkpoints" / "last.pt").exists():
+        loop.load()
+        show.note(f"going on from step {loop.step} of {loop.total}")
+    figures = loop.run(title or folder.name)
+    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
+    metrics |= {"classes": list(pair.train.classes), "mean": list(pair.train.mean), "std": list(pair.train.std)}
+    if accelerator.is_main_process:
+        save(loop.model, folder / "model.safetensors")
+        checkpoint.write_json(folder / "metrics.json", metrics)
+    if recipe.trackers:
+        accelerator.end_training()
+    return Outcome(loop.model, metrics, folder)
+
+
+def _synchronised(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    if accelerator.num_processes > 1 and accelerator.device.type == "cpu":
+        raise GlocalError("sync_bn needs GPUs; PyTorch's SyncBatchNorm does not run on the CPU. Leave it out.")
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model) if accelerator.num_processes > 1 else model
+
+
+def _refuse_second(folder: Path, resume: bool) -> None:
+    if resume:
+        return
+    if (folder / "recipe.yaml").exists() or (folder / "checkpoints").exists():
+        raise GlocalError(f"{folder} holds a run already. Continue it with --resume, or choose another folder with -o.")

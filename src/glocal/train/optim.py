@@ -1,0 +1,101 @@
+"""Optimiser and schedule: timm's, with each parameter's own rate and decay."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from typing import Any
+
+from timm.models import group_parameters
+from timm.optim import create_optimizer_v2, list_optimizers
+from timm.scheduler import create_scheduler_v2
+from torch import nn
+from torch.optim import Optimizer
+
+from glocal.errors import GlocalError, nearest
+from glocal.train.settings import OptimSettings
+
+
+def optimiser(model: nn.Module, settings: OptimSettings, batch: int) -> Optimizer:
+    """Build the optimiser for a global batch of so many images."""
+    known = [str(each) for each in list_optimizers()]
+    if settings.name not in known:
+        raise GlocalError(f"unknown optimiser {settings.name!r}.{nearest(settings.name, known)}")
+    extra: dict[str, Any] = {"betas": settings.betas, "eps": settings.eps}
+    return create_optimizer_v2(
+        groups(model, settings),
+        settings.name,
+        lr=rate(settings, batch),
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+        **{key: value for key, value in extra.items() if value is not None},
+    )
+
+
+def rate(settings: OptimSettings, batch: int) -> float:
+    """Scale the learning rate to the batch, where a base batch is given."""
+    return settings.lr if settings.base_batch is None else settings.lr * batch / settings.base_batch
+
+
+def groups(model: nn.Module, settings: OptimSettings) -> list[dict[str, Any]]:
+    """Sort parameters by weight decay and rate; timm's schedules read `lr_scale`."""
+    spared = _spared(model) | set(settings.no_weight_decay)
+    scales = _own_scales(model)
+    layers = _layer_scales(model, settings.layer_decay)
+    made: dict[tuple[float, float], dict[str, Any]] = {}
+    for name, each in model.named_parameters():
+        if not each.requires_grad:
+            continue
+        plain = each.ndim <= 1 or name.endswith(".bias") or any(fnmatch(name, pattern) for pattern in spared)
+        decay = 0.0 if plain else settings.weight_decay
+        scale = scales.get(name, 1.0) * layers.get(name, 1.0)
+        group = made.setdefault((decay, scale), {"params": [], "weight_decay": decay, "lr_scale": scale})
+        group["params"].append(each)
+    return list(made.values())
+
+
+def _spared(model: nn.Module) -> set[str]:
+    listed: Any = getattr(model, "no_weight_decay", None)
+    return set() if listed is None else set(listed())
+
+
+def _own_scales(model: nn.Module) -> dict[str, float]:
+    """Read what modules say of their own rates: `lr_scale = {"offset": 0.01}` means the child `offset`."""
+    scales: dict[str, float] = {}
+    for path, module in model.named_modules():
+        # Asked of the class: wrappers pass unknown attributes on to what they wrap, which is visited anyway.
+        for child, scale in (getattr(type(module), "lr_scale", None) or {}).items():
+            start = f"{path}.{child}" if path else child
+            scales |= {n: scale for n, _ in model.named_parameters() if n == start or n.startswith(f"{start}.")}
+    return scales
+
+
+def _layer_scales(model: nn.Module, decay: float | None) -> dict[str, float]:
+    matcher: Any = getattr(model, "group_matcher", None)
+    if decay is None:
+        return {}
+    if matcher is None:
+        raise GlocalError(
+            f"{type(model).__name__} does not tell its layers, so optim.layer_decay cannot work. Leave it out."
+        )
+    layer_of: Any = group_parameters(model, matcher(coarse=False), reverse=True)
+    last = max(layer_of.values())
+    return {name: decay ** (last - layer) for name, layer in layer_of.items()}
+
+
+def schedule(optimizer: Optimizer, settings: OptimSettings, epochs: int, steps: int) -> Any:
+    """Build timm's schedule, stepped once per optimiser step."""
+    milestones = list(settings.decay_epochs) if settings.schedule == "multistep" else []
+    scheduler, _ = create_scheduler_v2(
+        optimizer,
+        sched="multistep" if settings.schedule == "constant" else settings.schedule,
+        num_epochs=max(epochs - settings.cooldown_epochs, 1),  # pyright: ignore[reportArgumentType]
+        decay_epochs=settings.decay_epochs[0] if settings.decay_epochs else 1,  # pyright: ignore[reportArgumentType]
+        decay_milestones=milestones,  # pyright: ignore[reportArgumentType]
+        decay_rate=settings.decay_rate,
+        min_lr=settings.min_lr,
+        warmup_lr=settings.warmup_lr,
+        warmup_epochs=settings.warmup_epochs,  # pyright: ignore[reportArgumentType]
+        step_on_epochs=False,
+        updates_per_epoch=steps,
+    )
+    return scheduler
