@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         named,
         spelled,
     )
+    from glocal.released import load_released
     from glocal.store import load, save
     from glocal.zoo import create_model
 
@@ -35,6 +36,7 @@ _HOME = {
     "Lattice": "lattice",
     **dict.fromkeys(("Graft", "Record", "enhance", "fold"), "enhance"),
     "create_model": "zoo",
+    "load_released": "released",
     **dict.fromkeys(("load", "save"), "store"),
     **dict.fromkeys(("Cost", "cost"), "measure.cost"),
     **dict.fromkeys(

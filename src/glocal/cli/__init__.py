@@ -7,7 +7,10 @@ from typing import NoReturn
 
 import typer
 
+from glocal.cli.convert import convert
 from glocal.cli.cost import cost
+from glocal.cli.listing import list_
+from glocal.cli.papers import papers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,8 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Local structure and cheap global context for any vision transformer.",
 )
-for command in (cost,):
+for command in (cost, convert, papers):
     app.command()(command)
+app.command("list")(list_)
 
 
 @app.callback(invoke_without_command=True)

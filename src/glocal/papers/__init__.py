@@ -104,6 +104,19 @@ def rows() -> Iterator[Row]:
         yield from table(paper, number)
 
 
+def select(paper: str | None = None, number: int | None = None) -> list[Row]:
+    """Give the rows of one table, of one paper, or of all."""
+    if paper is None:
+        if number is not None:
+            raise GlocalError(f"Table {number} of which paper? There are: {', '.join(PAPERS)}.")
+        return list(rows())
+    if number is not None:
+        return list(table(paper, number))
+    if paper not in PAPERS:
+        raise GlocalError(f"unknown paper {paper!r}.{nearest(paper, PAPERS)} There are: {', '.join(PAPERS)}.")
+    return [row for row in rows() if row.paper == paper]
+
+
 def find(
     host: str, mechanisms: str = "", *, size: int | tuple[int, int] | None = None, num_classes: int | None = None
 ) -> Row | None:
