@@ -2,5 +2,6 @@
 
 from glocal.models.lit import LIT
 from glocal.models.pvt import PyramidVisionTransformer
+from glocal.models.t2t_vit import T2TViT
 
-__all__ = ["LIT", "PyramidVisionTransformer"]
+__all__ = ["LIT", "PyramidVisionTransformer", "T2TViT"]

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from timm.layers.attention import Attention
-from timm.models._builder import build_model_with_cfg
-from timm.models._registry import generate_default_cfgs, register_model
 from timm.models.swin_transformer import PatchMerging
 from torch import Tensor, nn
 
 from glocal.mechanisms.token_merge import DeformableMerge
-from glocal.models.cfg import cfg
 from glocal.models.positions import Grid, RelativeAttention
 from glocal.models.pyramid import Pyramid
+from glocal.models.registry import register
 from glocal.models.stage import Block, ConvMerge, Stage, drop_paths, grids
 
 
@@ -94,7 +92,7 @@ class LIT(Pyramid):
         )
 
 
-_SHAPES: dict[str, dict[str, Any]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "lit_tiny": {
         "depths": (3, 4, 6, 3),
         "dims": (64, 128, 320, 512),
@@ -106,58 +104,6 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "lit_medium": {"depths": (2, 2, 18, 2)},
     "lit_base": {"depths": (2, 2, 18, 2), "dims": (128, 256, 512, 1024), "heads": (4, 8, 16, 32)},
 }
-default_cfgs = generate_default_cfgs({f"{name}{star}.untrained": cfg() for name in _SHAPES for star in ("", "_star")})
-
-
-def _create(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> LIT:
-    shape = {"deformable": not variant.endswith("_star"), **_SHAPES[variant.removesuffix("_star")]}
-    features = {"out_indices": (0, 1, 2, 3), "feature_cls": "getter"}
-    return build_model_with_cfg(LIT, variant, pretrained, feature_cfg=features, **{**shape, **kwargs})
-
-
-@register_model
-def lit_tiny(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-Ti."""
-    return _create("lit_tiny", pretrained, kwargs)
-
-
-@register_model
-def lit_small(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-S."""
-    return _create("lit_small", pretrained, kwargs)
-
-
-@register_model
-def lit_medium(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-M."""
-    return _create("lit_medium", pretrained, kwargs)
-
-
-@register_model
-def lit_base(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-B."""
-    return _create("lit_base", pretrained, kwargs)
-
-
-@register_model
-def lit_tiny_star(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-Ti with uniform merging (Table 3)."""
-    return _create("lit_tiny_star", pretrained, kwargs)
-
-
-@register_model
-def lit_small_star(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-S with uniform merging (Table 3)."""
-    return _create("lit_small_star", pretrained, kwargs)
-
-
-@register_model
-def lit_medium_star(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-M with uniform merging."""
-    return _create("lit_medium_star", pretrained, kwargs)
-
-
-@register_model
-def lit_base_star(pretrained: bool = False, **kwargs: Any) -> LIT:
-    """LIT-B with uniform merging."""
-    return _create("lit_base_star", pretrained, kwargs)
+# LIT* merges uniformly (Table 3).
+SHAPES |= {f"{name}_star": {**shape, "deformable": False} for name, shape in SHAPES.items()}
+register(__name__, LIT, SHAPES, first_conv="stages.0.merge.proj", out_indices=(0, 1, 2, 3))

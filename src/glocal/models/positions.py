@@ -63,3 +63,10 @@ class RelativeAttention(Attention):
 
     def forward(self, x: Tensor, feat_size: Grid) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(x, attn_mask=self.bias(feat_size).to(x.dtype))
+
+
+def sinusoid(count: int, dim: int) -> Tensor:
+    """Make the fixed (1, count, dim) table of sines (even channels) and cosines (odd ones)."""
+    channel = torch.arange(dim, dtype=torch.float64)
+    angle = torch.arange(count, dtype=torch.float64)[:, None] / 10000 ** (2 * (channel // 2) / dim)
+    return torch.where(channel.long() % 2 == 0, angle.sin(), angle.cos())[None].float()

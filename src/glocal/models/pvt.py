@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from timm.layers.attention import Attention
-from timm.models._builder import build_model_with_cfg
-from timm.models._registry import generate_default_cfgs, register_model
 from timm.models.pvt_v2 import Attention as ReducedAttention
 from torch import nn
 
-from glocal.models.cfg import cfg
 from glocal.models.positions import Grid
 from glocal.models.pyramid import Pyramid
+from glocal.models.registry import register
 from glocal.models.stage import Block, ConvMerge, Stage, drop_paths, grids
 
 
@@ -82,43 +80,11 @@ class PyramidVisionTransformer(Pyramid):
         )
 
 
-default_cfgs = generate_default_cfgs(
-    {f"{name}.untrained": cfg() for name in ("pvt_tiny", "pvt_small", "pvt_medium", "pvt_large", "pvt_small_msa")}
-)
-
-
-def _create(variant: str, pretrained: bool, kwargs: dict[str, Any], **shape: Any) -> PyramidVisionTransformer:
-    features = {"out_indices": (0, 1, 2, 3), "feature_cls": "getter"}
-    return build_model_with_cfg(
-        PyramidVisionTransformer, variant, pretrained, feature_cfg=features, **{**shape, **kwargs}
-    )
-
-
-@register_model
-def pvt_tiny(pretrained: bool = False, **kwargs: Any) -> PyramidVisionTransformer:
-    """PVT-Tiny."""
-    return _create("pvt_tiny", pretrained, kwargs, depths=(2, 2, 2, 2))
-
-
-@register_model
-def pvt_small(pretrained: bool = False, **kwargs: Any) -> PyramidVisionTransformer:
-    """PVT-Small."""
-    return _create("pvt_small", pretrained, kwargs)
-
-
-@register_model
-def pvt_medium(pretrained: bool = False, **kwargs: Any) -> PyramidVisionTransformer:
-    """PVT-Medium."""
-    return _create("pvt_medium", pretrained, kwargs, depths=(3, 4, 18, 3))
-
-
-@register_model
-def pvt_large(pretrained: bool = False, **kwargs: Any) -> PyramidVisionTransformer:
-    """PVT-Large."""
-    return _create("pvt_large", pretrained, kwargs, depths=(3, 8, 27, 3))
-
-
-@register_model
-def pvt_small_msa(pretrained: bool = False, **kwargs: Any) -> PyramidVisionTransformer:
-    """PVT-Small with standard attention in every stage (LIT, Table 5)."""
-    return _create("pvt_small_msa", pretrained, kwargs, standard=True)
+SHAPES: dict[str, dict[str, Any]] = {
+    "pvt_tiny": {"depths": (2, 2, 2, 2)},
+    "pvt_small": {},
+    "pvt_medium": {"depths": (3, 4, 18, 3)},
+    "pvt_large": {"depths": (3, 8, 27, 3)},
+    "pvt_small_msa": {"standard": True},  # LIT, Table 5
+}
+register(__name__, PyramidVisionTransformer, SHAPES, first_conv="stages.0.merge.proj", out_indices=(0, 1, 2, 3))
