@@ -1,4 +1,7 @@
-"""Lattices of transformers' models, read from what passes through them: ViT and its kin, DETR, ViLT."""
+"""Lattices of transformers' models, read from what passes through them: ViT and its kin, and DETR.
+
+ViLT is left out on purpose: it draws its patches in random order, so its tokens keep no place on a lattice.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _CLASS_TOKEN = ("vit", "deit", "dinov2", "dinov2_with_registers", "beit", "data2
 class Geometry:
     """Follows the patch map of one model from its patch projection, without importing transformers."""
 
-    def __init__(self, model: nn.Module, kind: str, projection: nn.Module) -> None:
+    def __init__(self, kind: str, projection: nn.Module) -> None:
         self._kind = kind
         self._projection = projection
         self._map: tuple[int, int] | None = None
@@ -47,16 +50,16 @@ def geometry_of(model: nn.Module) -> Geometry | None:
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     if kind == "detr":
         return _detr(model)
-    if kind == "vilt" or kind in _CLASS_TOKEN:
+    if kind in _CLASS_TOKEN:
         for path, module in model.named_modules():
             # Only the patch projection is a convolution over the image.
             if isinstance(module, nn.Conv2d) and path.endswith("projection"):
-                return Geometry(model, kind, module)
+                return Geometry(kind, module)
     return None
 
 
 def _detr(model: nn.Module) -> Geometry | None:
     for path, module in model.named_modules():
         if isinstance(module, nn.Conv2d) and path.endswith("input_projection"):
-            return Geometry(model, "detr", module)
+            return Geometry("detr", module)
     return None

@@ -76,7 +76,7 @@ class Look:
 
 
 class Gradient:
-    """Turns the gradient of an attention's output into that of its map, never formed by the kernel: dL/dA = dL/dO V^T."""
+    """Turns the gradient of an attention's output into that of the map, which no kernel forms: dL/dA = dL/dO V^T."""
 
     def __init__(self, look: Look, value: Tensor | None, heads: Heads, device: torch.device | str | None) -> None:
         self._look, self._value, self._heads, self._device = look, value, heads, device

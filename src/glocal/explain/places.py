@@ -33,12 +33,16 @@ class Place:
     lattice: Callable[[int], Lattice | None] = field(default=lambda count: None, repr=False)
     windows: Callable[[], Windows | None] = field(default=lambda: None, repr=False)
 
-    def keys(self, queries: Lattice | None, count: int) -> Lattice | None:
-        """Give the lattice of `count` keys: the queries' own, or the smaller one a pyramid reduces it to."""
-        if queries is None or len(queries) == count:
-            return queries
-        reduced = _reduced(self.module, queries)
-        return reduced if reduced is not None and len(reduced) == count else None
+    def lattices(self, queries: int, keys: int, windows: Windows | None) -> tuple[Lattice | None, Lattice | None]:
+        """Give the lattices of so many queries and keys; None where they sit on none, as object queries do."""
+        if windows is not None:
+            return windows.lattice, windows.lattice
+        own = None if self.group in ("decoder", "cross") else self.lattice(queries)
+        if own is not None and len(own) == queries:
+            reduced = own if queries == keys else _reduced(self.module, own)
+            return own, reduced if reduced is not None and len(reduced) == keys else None
+        other = None if self.group == "decoder" else self.lattice(keys)  # one query pools a map, or many look at one
+        return None, other if other is not None and len(other) == keys else None
 
 
 def places(model: nn.Module) -> tuple[list[Place], list[RemovableHandle]]:
@@ -196,4 +200,4 @@ def _reduced(attention: Any, queries: Lattice) -> Lattice | None:
 def _has_class_token(model: Any) -> bool:
     if hasattr(model, "has_class_token"):
         return bool(model.has_class_token)
-    return getattr(model, "cls_token", None) is not None
+    return any(name.rpartition(".")[2] == "cls_token" for name, _ in model.named_parameters())

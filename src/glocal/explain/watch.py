@@ -147,16 +147,11 @@ class Watch:
     @torch.no_grad()
     def _note(self, place: Place, weights: Weights, value: Tensor | None, out: Tensor | None) -> None:
         windows = place.windows()
-        queries = place.lattice(weights.shape[2]) if windows is None else windows.lattice
-        keys = place.keys(queries, weights.shape[3]) if windows is None else windows.lattice
-        if windows is None and queries is not None and len(queries) != weights.shape[2]:
-            queries = None  # one query pools a whole map, or object queries look at one
-            keys = place.lattice(weights.shape[3])
-            keys = keys if keys is not None and len(keys) == weights.shape[3] else None
-        group = place.group
+        queries, keys = place.lattices(weights.shape[2], weights.shape[3], windows)
+        has_class = place.class_token and queries is not None and queries.prefix > 0
         kept, reduced = keep(weights, self._options.kept(queries, keys, windows))
         look = Look(
-            place.path, group, place.layer, place.stage, queries, keys, place.class_token, windows, kept, None, reduced
+            place.path, place.group, place.layer, place.stage, queries, keys, has_class, windows, kept, None, reduced
         )
         if self._options.each is not None:
             self._options.each(look)
