@@ -141,6 +141,7 @@ def _misfit(model: nn.Module, mechanism: Mechanism, seam: Seam, offered: list[Si
         Seam.FFN: "feed-forward network of its own",
         Seam.HIDDEN: "hidden map that can be reached",
         Seam.MERGE: "token merging",
+        Seam.TOKENISER: "tokeniser with feed-forward networks",
     }
     present = {site.seam for site in offered}
     attends = bool(present & {Seam.ATTENTION, Seam.MIXED})

@@ -30,6 +30,7 @@ class Seam(StrEnum):
     FFN = "ffn"  # the feed-forward network
     HIDDEN = "hidden"  # the feed-forward network's hidden tokens, after the activation
     MERGE = "merge"  # the step that merges neighbouring tokens between two stages
+    TOKENISER = "tokeniser"  # the feed-forward network of a step that makes tokens (T2T)
 
 
 Grid = Callable[[nn.Module, tuple[Any, ...], Any], tuple[int, int]]

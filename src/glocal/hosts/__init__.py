@@ -16,8 +16,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from glocal.errors import GlocalError
-from glocal.hosts import mixer, pit, pvt, pyramid, swin, tnt, vit
+from glocal.hosts import mixer, pit, pvt, pyramid, swin, t2t, tnt, vit
 from glocal.models.pyramid import Pyramid
+from glocal.models.t2t_vit import T2TViT
 from glocal.site import Site
 
 ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
@@ -27,6 +28,7 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
     SwinTransformerV2Cr: swin.sites,
     PyramidVisionTransformerV2: pvt.sites,
     Pyramid: pyramid.sites,
+    T2TViT: t2t.sites,
     TNT: tnt.sites,
     PoolingVisionTransformer: pit.sites,
     MlpMixer: mixer.sites,

@@ -36,7 +36,7 @@ def sites(host: Pyramid) -> Iterator[Site]:
 
 
 def _block(block: Block, path: str, at: dict[str, Any], prefix: int) -> Iterator[Site]:
-    at = {**at, "cell": LatticeCell(block, _size, prefix=prefix, before=True)}
+    at = {**at, "cell": LatticeCell(block, told_size, prefix=prefix, before=True)}
     if block.attn is not None:
         yield from attention_sites(block.attn, f"{path}.attn", ("norm1", "drop_path1"), at)
     yield from feed_forward(block.mlp, f"{path}.mlp", **at, branch=("norm2", "drop_path2"))
@@ -51,5 +51,6 @@ def _merge(merge: nn.Module, path: str, at: dict[str, Any]) -> Site:
     return Site(Seam.MERGE, path, **at, merging=Merging(conv="proj"), plain=plain)
 
 
-def _size(block: nn.Module, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+def told_size(block: nn.Module, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+    """Read the size of a map from the lattice that a block is told."""
     return args[1].height, args[1].width

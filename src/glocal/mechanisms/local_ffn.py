@@ -103,6 +103,8 @@ class LocalFFN:
     """Hidden width as a multiple of the token width; by default the host's own."""
     depthwise: bool = True
     """Whether the depth-wise convolution is there at all (Table 1 has rows without it)."""
+    at: Literal["blocks", "tokeniser"] = "blocks"
+    """The blocks, or the steps that make tokens where a host has such (T2T; LocalViT has no gate there)."""
     layers: Layers | None = None
 
     def __post_init__(self) -> None:
@@ -114,10 +116,14 @@ class LocalFFN:
             raise GlocalError(
                 f"LocalFFN's activation is {self.activation!r}; use {', '.join(map(repr, _ACTIVATIONS))}."
             )
+        if self.at not in ("blocks", "tokeniser"):
+            raise GlocalError(f"LocalFFN's at is {self.at!r}; use 'blocks' or 'tokeniser'.")
         if self.expansion is not None and self.expansion <= 0:
             raise GlocalError(f"LocalFFN's expansion is {self.expansion}; it must be above 0, such as 4.")
 
     def seams(self, preserve: bool) -> tuple[Seam, ...]:
+        if self.at == "tokeniser":
+            return (Seam.TOKENISER,)
         return (Seam.HIDDEN,) if preserve else (Seam.FFN,)
 
     def takes(self, site: Site) -> bool:
@@ -129,7 +135,7 @@ class LocalFFN:
     def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
         assert site.cell is not None
         if preserve:
-            return After(old, OnLattice(ResidualConv(site.dim, self.kernel, self._gate(site.dim)), site.cell))
+            return self._beside(site, old)
         hidden = site.hidden if self.expansion is None else round(self.expansion * site.dim)
         assert hidden is not None
         new = LocalFeedForward(
@@ -141,6 +147,15 @@ class LocalFFN:
         )
         _start_from(new, old)
         return OnLattice(new, site.cell)
+
+    def _beside(self, site: Site, old: nn.Module) -> nn.Module:
+        assert site.cell is not None
+        width = site.dim if site.hidden is None else site.hidden
+        new = OnLattice(ResidualConv(width, self.kernel, self._gate(width)), site.cell)
+        if site.seam is Seam.HIDDEN:
+            return After(old, new)
+        old.set_submodule("act", After(old.get_submodule("act"), new))  # a tokeniser's step offers no HIDDEN
+        return old
 
     def _gate(self, hidden: int) -> nn.Module | None:
         if self.gate == "se":
