@@ -208,8 +208,8 @@ def _graft(model: nn.Module, plan: _Plan, preserve: bool) -> None:
     _put(owner, name, new)
     for attribute, value in site.wants.items():
         setattr(owner, attribute, value)
-    if plan.replaces and not preserve and site.branch and new is not old:
-        _silence(model, site, owner)
+    if plan.replaces and getattr(plan.mechanism, "silences", False):
+        _silence(site, owner)
     if site.cell is not None:
         site.cell.install(site.recall)
 
@@ -241,7 +241,8 @@ def _put(owner: nn.Module, name: str, new: nn.Module | Tensor | None) -> None:
         owner.register_buffer(name, new, persistent=False)
 
 
-def _silence(model: nn.Module, site: Site, owner: nn.Module) -> None:
+def _silence(site: Site, owner: nn.Module) -> None:
+    """Take away the norm and drop path around a replacement that does without them."""
     for neighbour in site.branch:
         setattr(owner, neighbour, nn.Identity())
     if site.freed is not None:

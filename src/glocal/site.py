@@ -127,7 +127,7 @@ class Site:
     heads: int = 0  # ATTENTION and QKV
     cell: LatticeCell | None = None
     recall: tuple[nn.Module, ...] = ()  # blocks that gradient checkpointing may run again
-    branch: tuple[str, ...] = ()  # neighbours that a full replacement silences
+    branch: tuple[str, ...] = ()  # neighbours silenced by a mechanism that says `silences = True`
     freed: type[nn.Module] | None = None  # class the block takes when a shared neighbour cannot be silenced
     wants: Mapping[str, Any] = field(default_factory=dict[str, Any])  # attributes set on the parent when a graft lands
     whole: bool = True  # the module sees all tokens of the image, not one window

@@ -9,6 +9,7 @@ from timm.models import is_model, list_models
 from timm.models._features import FeatureGetterNet
 from torch import nn
 
+import glocal.named_models  # noqa: F401  registers the papers' models with timm
 from glocal.enhance import Record, enhance
 from glocal.errors import GlocalError, nearest
 from glocal.site import Mechanism
@@ -29,6 +30,7 @@ def create_model(
     """
     check_name(name)
     model = timm.create_model(name, pretrained=pretrained, **arguments)
+    _check_patches(model)
     record = getattr(model, "glocal", None)  # a named model comes with grafts of its own
     if not isinstance(record, Record):
         record = Record(type(model).__name__)
@@ -44,6 +46,26 @@ def check_name(name: str) -> None:
     bare = name.split(".")[0]
     if ":" not in name and not is_model(bare):
         raise GlocalError(f"unknown model {name!r}.{nearest(bare, list_models())} `timm.list_models()` names them all.")
+
+
+def _check_patches(model: nn.Module) -> None:
+    """Raise when whole patches do not cover the image: timm would drop the rest of it without a word."""
+    for embed in model.modules():
+        patch, image = getattr(embed, "patch_size", None), getattr(embed, "img_size", None)
+        if not (isinstance(patch, tuple) and isinstance(image, tuple)) or getattr(embed, "dynamic_img_pad", False):
+            continue
+        for side, length in zip(("height", "width"), zip(image, patch, strict=True), strict=True):
+            size, step = length
+            if not _overlaps(embed) and size % step:
+                below = size - size % step
+                near = f"{below} or {below + step}" if below else f"{step}"
+                raise GlocalError(f"image {side} {size} is not a multiple of the patch {side} {step}. Use {near}.")
+
+
+def _overlaps(embed: nn.Module) -> bool:
+    return any(each.kernel_size != each.stride for each in embed.children() if isinstance(each, nn.Conv2d)) and (
+        not hasattr(embed, "unfold")  # TNT cuts its patches before it convolves
+    )
 
 
 def _extractor(model: nn.Module, out_indices: tuple[int, ...] | int | None) -> nn.Module:

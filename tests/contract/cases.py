@@ -132,9 +132,12 @@ def host(name: str) -> nn.Module:
 @torch.no_grad()
 def lively(model: nn.Module) -> nn.Module:
     """Give every parameter and BatchNorm statistic a value away from zero and one."""
+    torch.manual_seed(3)
     for name, each in model.named_parameters():
         if each.ndim < 2:
-            each.copy_((1.0 if name.endswith(("weight", "gamma")) else 0.0) + 0.2 * torch.randn_like(each))
+            # Norm scales near 1; a squeezing gate's few ReLUs well above 0, or all of them may be dead.
+            centre = 1.0 if name.endswith(("weight", "gamma", "gate.fc1.bias", "new.fc1.bias")) else 0.0
+            each.copy_(centre + 0.2 * torch.randn_like(each))
         else:
             each.copy_(torch.randn_like(each) / max(1, each[0].numel()) ** 0.5)
     for module in model.modules():

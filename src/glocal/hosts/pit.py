@@ -37,10 +37,8 @@ def sites(host: PoolingVisionTransformer) -> Iterator[Site]:
         yield Site(Seam.POSITION, "pos_embed", dims[0], absent=torch.zeros_like(host.pos_embed))
     for s, stage in enumerate(stages):
         at: dict[str, Any] = {"depth": depth, "stage": s, "stages": len(stages)}
-        if stage.pool is None:
-            cell = LatticeCell(stage, _entering, prefix=host.num_tokens, before=True)
-        else:
-            cell = LatticeCell(stage.pool, _pooled, prefix=host.num_tokens)
+        cell = LatticeCell(stage, _inside, prefix=host.num_tokens, before=True)
+        if stage.pool is not None:
             yield _merge(
                 stage.pool, f"transformers.{s}.pool", {**at, "layer": layer, "dim": dims[s - 1], "out_dim": dims[s]}
             )
@@ -63,9 +61,7 @@ def _beside(new: nn.Module, old: nn.Module) -> nn.Module:
     return PoolBeside(new, old.get_submodule("fc"))
 
 
-def _entering(stage: nn.Module, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
-    return args[0][0].shape[-2], args[0][0].shape[-1]
-
-
-def _pooled(pool: nn.Module, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
-    return output[0].shape[-2], output[0].shape[-1]
+def _inside(stage: Any, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+    height, width = args[0][0].shape[-2:]
+    # The pool halves the map, rounding up; DTM in its place does the same.
+    return (height, width) if stage.pool is None else ((height + 1) // 2, (width + 1) // 2)

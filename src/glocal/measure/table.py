@@ -17,7 +17,7 @@ class Column:
     """A key in the rows, the heading above it, and how its numbers are written for people."""
 
     key: str
-    heading: str
+    heading: str = ""  # without one, only CSV and JSON have the column
     form: str = ""
 
     def write(self, value: Any) -> str:
@@ -39,7 +39,8 @@ class Table:
         return {"text": self._text, "md": self._markdown, "csv": self._csv, "json": self._json}[form]()
 
     def _shown(self) -> list[Column]:
-        return [column for column in self.columns if any(row.get(column.key) is not None for row in self.rows)]
+        filled = [column for column in self.columns if any(row.get(column.key) is not None for row in self.rows)]
+        return [column for column in filled if column.heading]
 
     def _cells(self) -> list[list[str]]:
         shown = self._shown()

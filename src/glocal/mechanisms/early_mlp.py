@@ -32,6 +32,7 @@ class EarlyMLP:
     """Layers without attention, in place of stages."""
 
     removes = True  # nothing else can sit in the attention it takes away
+    silences = True  # its norm and drop path go too
 
     def seams(self, preserve: bool) -> tuple[Seam, ...]:
         return (Seam.ATTENTION,)

@@ -107,6 +107,8 @@ class LocalFFN:
     """The blocks, or the steps that make tokens where a host has such (T2T; LocalViT has no gate there)."""
     layers: Layers | None = None
 
+    silences = True  # no norm before it and no drop path after it (§4.1)
+
     def __post_init__(self) -> None:
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise GlocalError(f"LocalFFN's kernel is {self.kernel}; it must be odd, such as 3 or 5.")

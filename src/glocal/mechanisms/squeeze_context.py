@@ -31,6 +31,8 @@ class SqueezeTokens(nn.Module):
             nn.init.zeros_(self.fc2.weight)
             nn.init.zeros_(self.fc2.bias)
 
+    reset_parameters = init_weights  # hosts call the one or the other, after those of the layers inside
+
     def forward(self, x: Tensor) -> Tensor:
         gate = self.fc2(self.fc1(x.mean(dim=1, keepdim=True)).relu())
         return x * (self.peak * torch.sigmoid(gate))

@@ -35,6 +35,8 @@ class UniformAttention(nn.Module):
         if self.silent:
             nn.init.zeros_(self.proj.weight)
 
+    reset_parameters = init_weights  # hosts call the one or the other, after those of the layers inside
+
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(self.value(x.mean(dim=1, keepdim=True)))  # the mean of values is the value of the mean
 
