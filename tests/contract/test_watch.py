@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +19,32 @@ from glocal.explain.distance import relative_distance
 from glocal.explain.entropy import entropy
 from glocal.explain.rollout import RollOut, rollout
 from glocal.lattice import Lattice
+from glocal.models.lit import LIT
+from glocal.models.pvt import PyramidVisionTransformer
+from glocal.models.t2t_vit import T2TViT
 from tests.contract import cases
 
+OWN = {
+    "pvt": partial(
+        PyramidVisionTransformer,
+        img_size=32,
+        depths=(1, 1, 1),
+        dims=(8, 16, 24),
+        heads=(1, 2, 2),
+        mlp_ratios=(1, 1, 1),
+        sr_ratios=(4, 2, 1),
+    ),
+    "lit": partial(
+        LIT,
+        img_size=32,
+        depths=(1, 1, 1),
+        dims=(8, 16, 24),
+        heads=(1, 2, 2),
+        mlp_ratios=(1, 1, 1),
+        attention_stages=(1, 2),
+    ),
+    "t2t": partial(T2TViT, img_size=32, embed_dim=24, depth=2, num_heads=2, token_dim=8, small=True),
+}
 ATTENDING = [name for name in cases.HOSTS if name != "mixer"]
 GRAFTED = [
     (host, mechanism)
@@ -89,6 +114,32 @@ def test_maps_are_the_unfused_ones_and_outputs_keep_every_bit(host: str) -> None
         assert look.keys is not None
         assert look.attention.shape[-2:] == (len(look.queries), len(look.keys))
         torch.testing.assert_close(look.square.sum(dim=-1), torch.ones(look.square.shape[:-1]))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_own_models_are_watched(name: str) -> None:
+    model = cases.lively(OWN[name](num_classes=5)).eval()
+    looks = check_against_unfused(model, torch.randn(2, 3, 32, 32))
+    assert len(looks) == {"pvt": 3, "lit": 2, "t2t": 2}[name]
+    assert looks[-1].class_token == (name != "lit")
+    check_against_unfused(model, torch.randn(1, 3, 48, 32))
+    flow = rollout([look.square for look in looks], [look.queries for look in looks])
+    torch.testing.assert_close(flow.sum(dim=-1), torch.ones(flow.shape[:2]))
+
+
+def test_a_tokeniser_that_attends_stands_beside_the_layers() -> None:
+    model = cases.lively(OWN["t2t"](num_classes=5, performer=False)).eval()
+    attention = model.tokens_to_token.attention1.attn  # type: ignore[union-attr]
+    read: list[Tensor] = []
+    attention.qkv.register_forward_hook(lambda m, a, out: read.append(out))  # type: ignore[union-attr, operator]
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(2, 3, 32, 32))
+    first = seen["tokens_to_token.attention1.attn"]
+    query, key, _ = read[0].chunk(3, dim=-1)
+    expected = (query @ key.transpose(1, 2) * attention.scale).softmax(dim=-1)  # type: ignore[operator]
+    torch.testing.assert_close(first.kept, expected[:, None], atol=1e-5, rtol=0)
+    assert first.queries == Lattice(16, 16)
+    assert [look.group for look in seen] == ["tokeniser", "tokeniser", "self", "self"]
 
 
 @pytest.mark.parametrize("host", [name for name, case in cases.HOSTS.items() if case.resize == "free"])
@@ -448,5 +499,5 @@ def test_pytorch_grad_cam_takes_the_transform_as_it_is() -> None:
     model, images = build("vit"), cases.images("vit")
     with watch(model, layers=()) as seen:
         made = cam.GradCAM(model, [model.blocks[-1].norm1], reshape_transform=seen.reshape_transform)  # type: ignore
-        picture = made(input_tensor=images)
+        picture = made(input_tensor=images, targets=None)
     assert picture.shape == (2, 32, 32)

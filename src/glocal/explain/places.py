@@ -113,11 +113,21 @@ def _of_host(model: nn.Module, found: dict[str, nn.Module], offered: list[Site])
             others += 1
             yield inner
         else:
-            beside = Place(path, module, "other", others, 1)
-            cell = next((each.cell for each in reversed(offered) if each.whole and each.cell is not None), None)
-            beside.lattice = beside.lattice if cell is None else _Read(cell)  # a pool looks at the last map
+            yield _beside(Place(path, module, "other", others, 1), offered)
             others += 1
-            yield beside
+
+
+def _beside(place: Place, offered: list[Site]) -> Place:
+    """Give an attention outside the chain of layers its lattice: that of its own block, or the last map, for a pool."""
+    block = place.path.rpartition(".")[0]
+    placed = [site for site in offered if site.cell is not None and site.whole]
+    own = [site for site in placed if block and site.path.rpartition(".")[0] == block]
+    for site in (own or placed)[-1:]:
+        assert site.cell is not None
+        place.lattice = _Read(site.cell)
+    if own:
+        place.group, place.layer, place.depth = "tokeniser", own[0].layer, own[0].depth
+    return place
 
 
 def _site_of(path: str, offered: list[Site]) -> Site | None:
