@@ -50,8 +50,10 @@ def _block(block: nn.Module, path: str, at: dict[str, Any]) -> Iterator[Site]:
         post = isinstance(block, ResPostBlock)
         first, second = (("norm1", "drop_path1"), ("norm2", "drop_path2"))
         first, second = (first, second) if post else ((*first, "ls1"), (*second, "ls2"))
-        yield from attention_sites(block.get_submodule("attn"), f"{path}.attn", first, at)
-        yield from feed_forward(block.get_submodule("mlp"), f"{path}.mlp", **at, branch=second)
+        if hasattr(block, "attn"):  # half a block has one of them alone
+            yield from attention_sites(block.get_submodule("attn"), f"{path}.attn", first, at)
+        if hasattr(block, "mlp"):
+            yield from feed_forward(block.get_submodule("mlp"), f"{path}.mlp", **at, branch=second)
 
 
 def attention_sites(attention: nn.Module, path: str, branch: tuple[str, ...], at: dict[str, Any]) -> Iterator[Site]:
@@ -67,7 +69,7 @@ def attention_sites(attention: nn.Module, path: str, branch: tuple[str, ...], at
 
 
 def _parallel(block: nn.Module, path: str, at: dict[str, Any]) -> Iterator[Site]:
-    """One input projection serves attention and feed-forward network; their outputs and the hidden map can be reached."""
+    """One input projection serves both halves; their outputs and the hidden map can still be reached."""
     reason = f"{type(block).__name__} computes q, k, v and the hidden map in one projection"
     in_split: Any = block.in_split
     if getattr(block, "mlp_out_proj", None) is not None:

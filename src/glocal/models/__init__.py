@@ -3,5 +3,6 @@
 from glocal.models.lit import LIT
 from glocal.models.pvt import PyramidVisionTransformer
 from glocal.models.t2t_vit import T2TViT
+from glocal.models.vit_extra import ExtraVisionTransformer
 
-__all__ = ["LIT", "PyramidVisionTransformer", "T2TViT"]
+__all__ = ["LIT", "ExtraVisionTransformer", "PyramidVisionTransformer", "T2TViT"]
