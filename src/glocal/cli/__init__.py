@@ -7,10 +7,15 @@ from typing import NoReturn
 
 import typer
 
+from glocal.cli.compare import compare
 from glocal.cli.convert import convert
 from glocal.cli.cost import cost
+from glocal.cli.eval import eval_
 from glocal.cli.listing import list_
 from glocal.cli.papers import papers
+from glocal.cli.predict import predict
+from glocal.cli.recipes import recipes
+from glocal.cli.train import train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,9 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Local structure and cheap global context for any vision transformer.",
 )
-for command in (cost, convert, papers):
+for command in (compare, train, predict, recipes, cost, convert, papers):
     app.command()(command)
 app.command("list")(list_)
+app.command("eval")(eval_)
 
 
 @app.callback(invoke_without_command=True)

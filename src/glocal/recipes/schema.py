@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -46,6 +46,12 @@ def parse(text: str, name: str = "recipe", changes: Sequence[str] = ()) -> Recip
     if reader.faults or recipe is None:
         raise GlocalError("\n".join(reader.faults))
     return recipe
+
+
+def with_data(recipe: Recipe, place: str) -> Recipe:
+    """Point a recipe at images: the folder of the set it names, or a set of its own."""
+    known = recipe.data.name.startswith(("cifar", "torch/", "hfds/", "tfds/", "wds/"))
+    return replace(recipe, data=replace(recipe.data, root=place) if known else replace(recipe.data, name=place))
 
 
 @dataclass

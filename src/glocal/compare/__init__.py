@@ -1,0 +1,1 @@
+"""Compare: which mechanism helps on these images, and at what cost."""

@@ -1,0 +1,179 @@
+"""What is compared: one recipe per variant and seed, alike in all but the mechanisms."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from glocal.data.decode import sides
+from glocal.data.images import MemoryImages, Pair
+from glocal.data.settings import PRESETS, DataSettings
+from glocal.data.sources import load
+from glocal.errors import GlocalError
+from glocal.mechanisms import named, spelled
+from glocal.site import Mechanism
+from glocal.train.settings import HostSettings, MixSettings, OptimSettings, Recipe
+
+DEFAULT_VARIANTS = ("life", "local-ffn", "cb")
+# Small enough to train on a processor while one waits; a GPU gets DeiT-T, the papers' smallest host.
+SMALL = {"embed_dim": 48, "depth": 4, "num_heads": 3}
+MIDDLE = {"embed_dim": 96, "depth": 6, "num_heads": 3}
+_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A name and the mechanisms behind it; the plain host has none."""
+
+    name: str
+    mechanisms: tuple[Mechanism, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A host's recipe, the variants and the seeds."""
+
+    recipe: Recipe
+    variants: tuple[Variant, ...]
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def runs(self) -> Iterator[tuple[Variant, int, Recipe]]:
+        """Give every run, all variants of one seed before the next seed."""
+        for seed in self.seeds:
+            for variant in self.variants:
+                yield variant, seed, replace(self.recipe, mechanisms=variant.mechanisms, seed=seed)
+
+
+def plan(
+    data: str | None = None,
+    host: str | None = None,
+    variants: Sequence[str] = (),
+    *,
+    seeds: int = 3,
+    epochs: int | None = None,
+    preserve: bool = False,
+    pretrained: bool = False,
+    size: int | None = None,
+    patch: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    augment: str | None = None,
+) -> tuple[Plan, Pair]:
+    """Look at the images and lay out a fair comparison."""
+    settings = DataSettings(name=data or "digits")
+    pair = load(settings)
+    pixels, notes = _size(pair, size)
+    made, more = _host(host, pixels, patch, small=data is None, pretrained=pretrained)
+    batch = batch or min(64 if data is None else 128, _power(len(pair.train) // 4))
+    chosen = augment or ("none" if data is None else "light" if pixels <= 96 else "crop")
+    if chosen not in PRESETS:
+        raise GlocalError(f"unknown augmentation {chosen!r}. There are: {', '.join(PRESETS)}.")
+    recipe = Recipe(
+        host=made,
+        data=replace(settings, size=pixels, batch_size=batch, augment=PRESETS[chosen], workers=2),
+        epochs=epochs or 25,
+        preserve=preserve,
+        optim=OptimSettings(lr=lr or (1e-4 if pretrained else 2e-3 if data is None else 1e-3), clip=1.0),
+        mix=MixSettings(smoothing=0.1),
+        precision="bf16" if torch.cuda.is_available() else "fp32",
+        log_every=20,
+        trackers=(),
+    )
+    listed = [Variant("host"), *(_variant(text) for text in (variants or DEFAULT_VARIANTS))]
+    if len({each.name for each in listed}) < len(listed):
+        raise GlocalError("two variants are the same. Give each once.")
+    return Plan(with_epochs(recipe, recipe.epochs), tuple(listed), tuple(range(seeds)), (*notes, *more)), pair
+
+
+def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """Set the length of a recipe; a tenth of it warms up."""
+    return replace(recipe, epochs=epochs, optim=replace(recipe.optim, warmup_epochs=epochs / 10))
+
+
+def _variant(text: str) -> Variant:
+    mechanisms = named(text)
+    return Variant(spelled(*mechanisms), mechanisms)
+
+
+def _size(pair: Pair, asked: int | None) -> tuple[int, tuple[str, ...]]:
+    """Choose the side of the square images are brought to: what most of them have, up to 224."""
+    if isinstance(pair.train, MemoryImages):
+        own = min(pair.train.pixels.shape[-2:])
+        return asked or min(own, 224), ()
+    found = sides(pair.train)
+    usual = int(found.min(dim=1).values.median())
+    size = asked or max((each for each in _SIZES if each <= usual), default=_SIZES[0])
+    wide = (found.max(dim=1).values / found.min(dim=1).values).median().item()
+    note = f"images of {usual} pixels are brought to {size}x{size}"
+    crop = f"; their longer side is {wide:.1f} times the shorter, so the ends are cut off" if wide > 1.4 else ""
+    return size, (note + crop,) if usual != size or crop else ()
+
+
+def _host(
+    text: str | None, size: int, patch: int | None, *, small: bool, pretrained: bool
+) -> tuple[HostSettings, tuple[str, ...]]:
+    from timm.models import get_pretrained_cfg
+
+    name, arguments = _read_host(text) if text else _default_host(small, size)
+    config: Any = get_pretrained_cfg(name)
+    usual = config.input_size[-1] if config is not None else 224
+    if size != usual:
+        arguments.setdefault("img_size", size)
+    if patch or (_takes_patch(name) and size < 160 and not pretrained):
+        arguments.setdefault("patch_size", patch or fitting_patch(size))
+    if small:
+        arguments = {**SMALL, **arguments} if text is None else arguments
+    step = arguments.get("patch_size")
+    notes: tuple[str, ...] = ()
+    if step:
+        if size % step:
+            raise GlocalError(f"images of {size} pixels cannot be cut into patches of {step}. Use --size or --patch.")
+        if size // step < 4:
+            notes = (f"the lattice is only {size // step}x{size // step} patches; local kernels see all of it at once",)
+    return HostSettings(name, pretrained, arguments), notes
+
+
+def fitting_patch(size: int) -> int:
+    """Choose a patch so that a side has about 8 patches, 14 for large images, and 4 at the very least."""
+    wanted = 4 if size <= 8 else 8 if size <= 96 else 14
+    divisors = [each for each in range(1, size + 1) if size % each == 0]
+    return min(divisors, key=lambda each: (abs(size // each - wanted), each))
+
+
+def _default_host(small: bool, size: int) -> tuple[str, dict[str, Any]]:
+    if small or torch.cuda.is_available():
+        return ("vit_tiny_patch16_224" if small else "deit_tiny_patch16_224"), {}
+    return "vit_tiny_patch16_224", dict(MIDDLE)
+
+
+def _takes_patch(name: str) -> bool:
+    return bool(re.match(r"(vit|deit|deit3|beit|eva|cait|mixer)_", name))
+
+
+def _read_host(text: str) -> tuple[str, dict[str, Any]]:
+    """Read `name` or `name(option=value, ...)`."""
+    name, bracket, rest = text.strip().partition("(")
+    if not bracket:
+        return name, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        return name, {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise GlocalError(
+            f"host {text!r} is not understood. Write name(option=value), such as "
+            f"vit_tiny_patch16_224(depth=6,embed_dim=96)."
+        ) from None
+
+
+def _power(most: int) -> int:
+    power = 2
+    while power * 2 <= most:
+        power *= 2
+    return power
