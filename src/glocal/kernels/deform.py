@@ -1,4 +1,4 @@
-"""Deformable convolution: torchvision's operator, or plain PyTorch where it is missing."""
+"""Deformable convolution: fused on a GPU, else torchvision's operator, or plain PyTorch where it is missing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from glocal.kernels.dispatch import fused, working_type
 
 
 def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """Convolve with every tap moved by its offset: (B, 2 * taps, H', W'), (dy, dx) per tap, taps row-major."""
+    if fused(x) and weight.shape[1] == x.shape[1]:
+        taps = _gathered(x, offset, weight.shape[-1], stride, padding).flatten(3)  # (B, H', W', taps * C)
+        return F.linear(taps, weight.permute(0, 2, 3, 1).flatten(1), bias).permute(0, 3, 1, 2)
     operator = _operator()
     if operator is None:
         return deform_conv2d_reference(x, offset, weight, bias, stride, padding)
@@ -30,7 +36,7 @@ def deform_conv2d_reference(
 ) -> Tensor:
     """Compute the same from sampled taps, in plain PyTorch."""
     groups = x.shape[1] // weight.shape[1]
-    taps = sample_taps(x, offset, kernel=weight.shape[-1], stride=stride, padding=padding)
+    taps = sample_taps_reference(x, offset, kernel=weight.shape[-1], stride=stride, padding=padding)
     taps = taps.unflatten(1, (groups, -1)).flatten(2, 3)  # (B, groups, C / groups * taps, H', W')
     kernel = weight.unflatten(0, (groups, -1)).flatten(2)  # (groups, out / groups, C / groups * taps)
     out = torch.einsum("bgihw,goi->bgohw", taps, kernel).flatten(1, 2)
@@ -38,7 +44,14 @@ def deform_conv2d_reference(
 
 
 def sample_taps(x: Tensor, offset: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
-    """Read each tap of a kernel at its moved place, bilinear and zero outside: (B, C, taps, H', W').
+    """Read each tap of a kernel at its moved place, bilinear and zero outside: (B, C, taps, H', W')."""
+    if fused(x):
+        return _gathered(x, offset, kernel, stride, padding).permute(0, 4, 3, 1, 2)
+    return sample_taps_reference(x, offset, kernel=kernel, stride=stride, padding=padding)
+
+
+def sample_taps_reference(x: Tensor, offset: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
+    """Compute the same in plain PyTorch.
 
     Corners are gathered by index, so a tap that did not move is read exactly; `grid_sample` scales coordinates to
     [-1, 1] and back, which costs about 1e-5 of a pixel.
@@ -55,7 +68,8 @@ def sample_taps(x: Tensor, offset: Tensor, *, kernel: int, stride: int, padding:
     for dy in (0, 1):
         for dx in (0, 1):
             cy, cx = top + dy, left + dx
-            share = (1 - (y - cy).abs()) * (1 - (x0 - cx).abs())
+            # Not 1 - |y - cy|: its slope is lost where a tap did not move, and there every offset starts.
+            share = (y - top if dy else 1 - (y - top)) * (x0 - left if dx else 1 - (x0 - left))
             share = share * ((cy >= 0) & (cy < height) & (cx >= 0) & (cx < width))
             index = (cy.clamp(0, height - 1) * width + cx.clamp(0, width - 1)).long()  # (B, taps, H', W')
             corner = flat.gather(2, index.flatten(1)[:, None].expand(-1, x.shape[1], -1))

@@ -1,0 +1,63 @@
+"""Depth-wise convolution in token layout, with its plain reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glocal.kernels.dispatch import fused, working_type
+from glocal.lattice import Lattice
+
+WIDEST = 7  # the kernel sums at most seven taps side by side
+
+
+def depthwise(tokens: Tensor, weight: Tensor, lattice: Lattice) -> Tensor:
+    """Convolve the patch tokens of (B, N, C) with a (C, 1, k, k) weight; prefix tokens pass as they are."""
+    return depthwise_groups(tokens, (weight,), (tokens.shape[-1],), 1, lattice)
+
+
+def depthwise_groups(
+    tokens: Tensor, weights: Sequence[Tensor | None], widths: Sequence[int], parts: int, lattice: Lattice
+) -> Tensor:
+    """Convolve groups of channels at their own scales; None leaves a group as it is.
+
+    A row of tokens has `parts` parts (q, k and v, say), and each part holds widths[i] channels of group i, one group
+    after the other.
+    """
+    small = all(weight is None or weight.shape[-1] <= WIDEST for weight in weights)
+    if not (fused(tokens) and small):
+        return depthwise_reference(tokens, weights, widths, parts, lattice)
+    from glocal.kernels.depthwise_triton import depthwise_tokens
+
+    lattice.check(tokens)
+    tokens = _rows(tokens.to(working_type(tokens)))
+    given = [tokens.new_empty(0) if weight is None else weight for weight in weights]
+    return depthwise_tokens(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
+
+
+def depthwise_reference(
+    tokens: Tensor, weights: Sequence[Tensor | None], widths: Sequence[int], parts: int, lattice: Lattice
+) -> Tensor:
+    """Compute the same in plain PyTorch, on a channels-last view of the tokens."""
+    aux, patch_map = lattice.split(tokens)
+    if len(weights) == 1:
+        return lattice.join(aux, _convolve(patch_map, weights[0]))
+    shares = patch_map.unflatten(1, (parts, -1)).split(tuple(widths), dim=2)  # each (B, parts, width, H, W)
+    groups = [
+        _convolve(share.flatten(1, 2), weight).unflatten(1, (parts, -1))
+        for share, weight in zip(shares, weights, strict=True)
+    ]
+    return lattice.join(aux, torch.cat(groups, dim=2).flatten(1, 2))
+
+
+def _convolve(patch_map: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is None:
+        return patch_map
+    return F.conv2d(patch_map, weight, padding=weight.shape[-1] // 2, groups=weight.shape[0])
+
+
+def _rows(tokens: Tensor) -> Tensor:
+    return tokens if tokens.stride(-1) == 1 else tokens.contiguous()

@@ -1,0 +1,48 @@
+"""When the fused kernels run: on a GPU that Triton can program, outside of export, unless switched off."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+_switch = {"on": os.environ.get("GLOCAL_KERNELS", "1") != "0"}
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def fused(tokens: Tensor) -> bool:
+    """Tell whether the fused kernels take these tokens; if not, plain PyTorch does the work."""
+    return (
+        tokens.is_cuda
+        and _switch["on"]
+        and tokens.dtype in (torch.float32, *HALF)
+        and not torch.compiler.is_exporting()
+        and _has_triton()
+    )
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Keep to plain PyTorch inside a `with`; GLOCAL_KERNELS=0 does it for a whole process."""
+    before, _switch["on"] = _switch["on"], False
+    try:
+        yield
+    finally:
+        _switch["on"] = before
+
+
+def working_type(tokens: Tensor) -> torch.dtype:
+    """Give the type a convolution would work in: the tokens' own, or autocast's."""
+    kind = tokens.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

@@ -1,0 +1,50 @@
+"""LIFE's chain of scales from tokens to q, k and v, with its plain reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glocal.kernels.depthwise import WIDEST, depthwise
+from glocal.kernels.dispatch import HALF, fused, working_type
+from glocal.lattice import Lattice
+
+
+def multi_scale(
+    tokens: Tensor, taps: Sequence[Tensor | None], mixes: Sequence[Tensor], bias: Tensor | None, lattice: Lattice
+) -> Tensor:
+    """Chain the scales: (B, N, C) to (B, N, 3 * sum of widths), the scales side by side within q, k and v.
+
+    Scale i convolves patch tokens with taps[i] (None: not at all) and projects all tokens with mixes[i], a
+    (3 * widths[i], channels) matrix; `bias` belongs to the first.
+    """
+    kind = working_type(tokens)
+    small = all(each is None or each.shape[-1] <= WIDEST for each in taps)
+    # In float32 the library's matrix products beat the fused one, and the convolution alone is a kernel.
+    if not (fused(tokens) and kind in HALF and small):
+        return torch.cat(multi_scale_reference(tokens, taps, mixes, bias, lattice), dim=-1).flatten(2)
+    from glocal.kernels.multi_scale_triton import multi_scale_tokens
+
+    lattice.check(tokens)
+    tokens = tokens.to(kind)
+    tokens = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
+    given = [tokens.new_empty(0) if each is None else each for each in taps]
+    weights = [each.to(kind) for each in mixes]
+    train = torch.is_grad_enabled() and any(each.requires_grad for each in (tokens, *given, *mixes))
+    sizes = (lattice.height, lattice.width, lattice.prefix)
+    return multi_scale_tokens(tokens, given, weights, None if bias is None else bias.to(kind), *sizes, train)[0]
+
+
+def multi_scale_reference(
+    tokens: Tensor, taps: Sequence[Tensor | None], mixes: Sequence[Tensor], bias: Tensor | None, lattice: Lattice
+) -> list[Tensor]:
+    """Compute each scale's (B, N, 3, width) in plain PyTorch."""
+    scales: list[Tensor] = []
+    for i, (weight, mix) in enumerate(zip(taps, mixes, strict=True)):
+        tokens = tokens if weight is None else depthwise(tokens, weight, lattice)
+        tokens = F.linear(tokens, mix, bias if i == 0 else None)  # (B, N, 3 * width)
+        scales.append(tokens.unflatten(-1, (3, -1)))
+    return scales
