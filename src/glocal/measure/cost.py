@@ -210,4 +210,9 @@ def _size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, in
 
 
 def _channels(model: nn.Module) -> int:
-    return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3)
+    known = getattr(model, "in_chans", None)  # the first convolution may not see the image: T2T unfolds it
+    return (
+        known
+        if isinstance(known, int)
+        else next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3)
+    )

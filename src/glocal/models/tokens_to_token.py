@@ -42,7 +42,8 @@ class PerformerAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         k, q, v = self.kqv(x).chunk(3, dim=-1)
-        with torch.autocast(x.device.type, enabled=False):  # exponentials of squares do not fit half precision
+        kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"  # counting runs on "meta"
+        with torch.autocast(kind, enabled=False):  # exponentials of squares do not fit half precision
             keys, queries, values = self.features(k.float()), self.features(q.float()), v.float()
             norm = queries @ keys.sum(dim=1)[..., None]  # (B, N, 1)
             mixed = queries @ (keys.transpose(1, 2) @ values) / (norm + 1e-8)

@@ -50,6 +50,7 @@ RELEASES: dict[str, Release] = {
     "localvit_tiny_mlp6_act1": Release(families.LOCAL_DEIT_BARE, "localvit_tiny_mlp6_relu6"),
     "localvit_small_mlp4_act3_r384": Release(families.LOCAL_DEIT, "localvit_small"),
     "localvit_swin_tiny": Release(families.LOCAL_SWIN, "localvit_swin_tiny"),
+    "localvit_t2t_7": Release(families.LOCAL_T2T, "localvit_t2t_7"),
     "localvit_tnt_t": Release(families.LOCAL_TNT, "localvit_tnt_tiny"),
     "swin_tiny_localvit_repo": Release(families.SWIN, "swin_tiny_patch4_window7_224"),
     "swin_small_patch4_window7_224": Release(families.SWIN, "swin_small_patch4_window7_224"),
@@ -63,5 +64,7 @@ RELEASES: dict[str, Release] = {
     "lit_b": Release(families.LIT_RELATIVE, "lit_base"),
     **{name: Release(families.PVT, name) for name in ("pvt_tiny", "pvt_small", "pvt_medium", "pvt_large")},
     "localvit_pvt_tiny": Release(families.LOCAL_PVT, "localvit_pvt_tiny"),
+    **{f"t2t_vit_{depth}": Release(families.T2T, f"t2t_vit_{depth}") for depth in (7, 10, 12, 14, 19, 24)},
+    **{f"t2t_vit_t_{depth}": Release(families.T2T_T, f"t2t_vit_t_{depth}") for depth in (14, 19, 24)},
     "tnt_s": Release(families.TNT, "tnt_small_patch16_224"),
 }

@@ -94,6 +94,12 @@ _TNT = (
     (r"\.norm_mlp\.", ".outer_norm2."),
     (r"\.mlp\.", ".outer_mlp."),
 )
+_T2T = (  # the Performer's step is one module there, an attention and a network here
+    (r"(tokens_to_token\.attention[12])\.attn\.(w|kqv|proj)", r"\1.\2"),
+    (r"(tokens_to_token\.attention[12])\.mlp\.fc1\.", r"\1.mlp.0."),
+    (r"(tokens_to_token\.attention[12])\.mlp\.fc2\.", r"\1.mlp.2."),
+    (r"(tokens_to_token\.attention[12])\.idle_norm\.", r"\1.norm2."),
+)
 
 PLAIN = Family(("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "pos_embed"))  # DeiT: timm's names are its own
 LIFE_DEIT = Family(("blocks.0.attn.qkv.scale1.weight",), _LIFE, _LIFE_TURNS)
@@ -119,6 +125,17 @@ TNT = Family(
 )
 PVT = Family(("pos_embed4", "patch_embed2.proj.weight", "block1.0.attn.q.weight"), _PVT)
 LOCAL_PVT = Family(("pos_embed4", "block1.0.conv.conv.0.weight"), (*_PVT, *_LOCAL_SE), _LOCAL_TURNS)
+T2T = Family(("tokens_to_token.attention1.kqv.weight", "blocks.0.mlp.fc1.weight"), _T2T)
+T2T_T = Family(("tokens_to_token.attention1.attn.qkv.weight", "blocks.0.mlp.fc1.weight"))
+LOCAL_T2T = Family(
+    ("tokens_to_token.attention1.kqv.weight", "blocks.0.conv.conv.0.weight"),
+    (
+        *((rf"(tokens_to_token\.attention[12]){ours}", rf"\1{theirs}") for ours, theirs in _LOCAL_BARE),
+        *_LOCAL_SE,
+        *_T2T,
+    ),
+    _LOCAL_TURNS,
+)
 LIT_ABSOLUTE = Family(("patch_embed2.dconv.weight",), (*_PVT, *_DTM))
 LIT_ABSOLUTE_STAR = Family(("patch_embed2.proj.weight", "block3.0.attn.qkv.weight"), _PVT)
 LIT_RELATIVE = Family(("layers.0.downsample.dconv.weight",), (*_LIT, *_DTM))
