@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
@@ -78,10 +79,11 @@ def enhance(model: nn.Module, *mechanisms: Mechanism, inplace: bool = False, pre
     for each in mechanisms:
         if not isinstance(each, Mechanism) or isinstance(each, type):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlocalError(f"{each!r} is not a mechanism. Pass configs such as LIFE() or ContextBroadcast().")
-    plans = _plan(model, mechanisms, preserve)
-    if not inplace:
+    if inplace:
+        _rehearse(model, mechanisms, preserve)
+    else:
         model = copy.deepcopy(model)
-        plans = _plan(model, mechanisms, preserve)  # sites of the copy
+    plans = _plan(model, mechanisms, preserve)
     before = _tensors(model)
     record = cast("Record | None", getattr(model, "glocal", None)) or Record(type(model).__name__)
     for plan in plans:
@@ -102,6 +104,20 @@ def fold(model: nn.Module) -> nn.Module:
         if callable(merge):
             merge(module)
     return folded.requires_grad_(False)
+
+
+def _rehearse(model: nn.Module, mechanisms: Sequence[Mechanism], preserve: bool) -> None:
+    """Graft onto a copy without storage first, so that a refusal half way leaves the host as it was."""
+    tensors = [*model.parameters(), *model.buffers()]
+    empty = {id(each): torch.empty_like(each, device="meta") for each in tensors}
+    memo = {
+        id(each): nn.Parameter(empty[id(each)]) if isinstance(each, nn.Parameter) else empty[id(each)]
+        for each in tensors
+    }
+    shadow = copy.deepcopy(model, cast("dict[int, Any]", memo))
+    with torch.device("meta"):
+        for plan in _plan(shadow, mechanisms, preserve):
+            _graft(shadow, plan, preserve)
 
 
 def _plan(model: nn.Module, mechanisms: Sequence[Mechanism], preserve: bool) -> list[_Plan]:
