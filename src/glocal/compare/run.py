@@ -67,6 +67,7 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
         show.note(note)
     pair = Pair(pair.train, pair.val)
     figures = {each.name: _figures(plan, each, pair) for each in plan.variants}  # refuses misfits before any training
+    _few_threads(figures, plan.recipe.data.batch_size)
     _same_plan(plan, folder)
     results: list[Result] = []
     runs = list(plan.runs())
@@ -109,6 +110,12 @@ def _figures(plan: Plan, variant: Variant, pair: Pair) -> Figures:
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     channels = pair.train.pixels.shape[1] if isinstance(pair.train, MemoryImages) else 3
     return measure(model, image_size(plan.recipe), channels, plan.recipe.data.batch_size)
+
+
+def _few_threads(figures: dict[str, Figures], batch: int) -> None:
+    """Give tiny models one thread: handing work around costs them more than the work, on a busy machine ten times."""
+    if not torch.cuda.is_available() and batch * max(each.gmacs for each in figures.values()) < 1:
+        torch.set_num_threads(1)
 
 
 def _same_plan(plan: Plan, folder: Path) -> None:

@@ -127,6 +127,7 @@ class FileFeed:
             num_workers=self.settings.workers,
             collate_fn=_collate,
             pin_memory=pin,
+            generator=torch.Generator(),  # the loader's own draw must not disturb what dropout draws
         )
         for images, labels, broken in loader:
             self._note(broken)

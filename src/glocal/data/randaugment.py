@@ -123,10 +123,13 @@ def _affine(x: Tensor, kind: Tensor, level: Tensor, sign: Tensor, mean: Sequence
     turn = torch.deg2rad(30 * amount) * (kind == 1)
     matrix = torch.zeros(len(x), 2, 3)
     matrix[:, 0, 0] = matrix[:, 1, 1] = turn.cos()
-    matrix[:, 0, 1] = 0.3 * amount * (kind == 2) - turn.sin() * height / width
-    matrix[:, 1, 0] = 0.3 * amount * (kind == 3) + turn.sin() * width / height
-    matrix[:, 0, 2] = 2 * 0.45 * amount * (kind == 4)  # the grid spans two
-    matrix[:, 1, 2] = 2 * 0.45 * amount * (kind == 5)
+    tilt_x = 0.3 * amount * (kind == 2) * height / width
+    tilt_y = 0.3 * amount * (kind == 3) * width / height
+    matrix[:, 0, 1] = tilt_x - turn.sin() * height / width
+    matrix[:, 1, 0] = tilt_y + turn.sin() * width / height
+    # The grid spans two; Pillow shears from the first row and column on.
+    matrix[:, 0, 2] = 2 * 0.45 * amount * (kind == 4) + tilt_x
+    matrix[:, 1, 2] = 2 * 0.45 * amount * (kind == 5) + tilt_y
     grid = F.affine_grid(matrix.to(x.device, non_blocking=True), list(x.shape), align_corners=False)
     fill = torch.tensor(mean)[:, None, None].to(x.device, non_blocking=True) * 255
     return F.grid_sample(x - fill, grid, "bilinear", "zeros", align_corners=False) + fill
