@@ -108,13 +108,9 @@ def fold(model: nn.Module) -> nn.Module:
 
 def _rehearse(model: nn.Module, mechanisms: Sequence[Mechanism], preserve: bool) -> None:
     """Graft onto a copy without storage first, so that a refusal half way leaves the host as it was."""
-    tensors = [*model.parameters(), *model.buffers()]
-    empty = {id(each): torch.empty_like(each, device="meta") for each in tensors}
-    memo = {
-        id(each): nn.Parameter(empty[id(each)]) if isinstance(each, nn.Parameter) else empty[id(each)]
-        for each in tensors
-    }
-    shadow = copy.deepcopy(model, cast("dict[int, Any]", memo))
+    memo: dict[int, Any] = {id(each): torch.empty_like(each, device="meta") for each in model.buffers()}
+    memo |= {id(each): nn.Parameter(torch.empty_like(each, device="meta")) for each in model.parameters()}
+    shadow = copy.deepcopy(model, memo)
     with torch.device("meta"):
         for plan in _plan(shadow, mechanisms, preserve):
             _graft(shadow, plan, preserve)

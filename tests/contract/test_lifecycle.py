@@ -1,4 +1,4 @@
-"""What a model goes through besides plain forward passes: sizes, recomputation, tracing, mixed precision, hosts' own calls."""
+"""What a model goes through besides plain forward passes: sizes, recomputation, tracing, precision, hosts' own calls."""
 
 from __future__ import annotations
 

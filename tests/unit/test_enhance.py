@@ -183,7 +183,7 @@ def test_a_conv_stem_keeps_the_lattice_and_may_drop_positions() -> None:
         ((LIFE,), False, "not a mechanism"),
         (("life",), False, "not a mechanism"),
         ((LIFE(), LIFE()), False, "LIFE and LIFE both replace blocks.0.attn.qkv"),
-        ((LIFE(), EarlyMLP(layers="0-1")), False, 'EarlyMLP removes attention in layers 0-1, where LIFE would sit. Give LIFE layers="2-3".'),
+        ((LIFE(), EarlyMLP(layers="0-1")), False, 'layers 0-1, where LIFE would sit. Give LIFE layers="2-3".'),
         ((ContextBroadcast(at="msa", layers="all"), EarlyMLP(layers="0-1")), False, "ContextBroadcast would sit"),
         ((ContextBroadcast(position="mid"), LocalFFN()), False, "where ContextBroadcast would sit"),
         ((LIFE(kernels=(1, 3, 3, 3, 3)),), False, "24 is not a multiple of 5"),
