@@ -77,6 +77,14 @@ def sample_taps_reference(x: Tensor, offset: Tensor, *, kernel: int, stride: int
     return total
 
 
+def _gathered(x: Tensor, offset: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    from glocal.kernels.deform_triton import gather_taps
+
+    patches = x.to(working_type(x)).permute(0, 2, 3, 1)
+    patches = patches if patches.stride(-1) == 1 else patches.contiguous()
+    return gather_taps(patches, offset.contiguous(), kernel, stride, padding)
+
+
 def _operator() -> Callable[..., Tensor] | None:
     try:
         from torchvision.ops import deform_conv2d as operator

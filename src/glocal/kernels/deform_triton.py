@@ -1,5 +1,6 @@
 """Taps gathered at moved places in Triton, channels last: one row of taps, ready for a matrix product."""
 
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import torch
@@ -119,13 +120,13 @@ def gather_taps_backward(
     return [spread.to(patches.dtype), moved]
 
 
-def _keep(ctx, inputs, output) -> None:  # noqa: ANN001  torch's own calling convention
+def _keep(ctx, inputs, output) -> None:
     patches, offset, *rest = inputs
     ctx.save_for_backward(patches, offset)
     ctx.rest = rest
 
 
-def _back(ctx, grad: Tensor):  # noqa: ANN001, ANN202
+def _back(ctx, grad: Tensor):
     patches, offset = ctx.saved_tensors
     return *gather_taps_backward(grad.contiguous(), patches, offset, *ctx.rest), None, None, None
 

@@ -1,5 +1,6 @@
 """Depth-wise convolution of tokens in Triton: no patch map is laid out, prefix tokens pass in the same launch."""
 
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import torch
@@ -167,7 +168,14 @@ def depthwise_tokens(
 
 @triton_op("glocal::depthwise_backward", mutates_args={})
 def depthwise_backward(
-    grad: Tensor, tokens: Tensor, weights: list[Tensor], widths: list[int], parts: int, height: int, width: int, prefix: int
+    grad: Tensor,
+    tokens: Tensor,
+    weights: list[Tensor],
+    widths: list[int],
+    parts: int,
+    height: int,
+    width: int,
+    prefix: int,
 ) -> list[Tensor]:
     """Give the gradients of the tokens and of each group's weight."""
     lattice, part = (height, width, prefix), sum(widths)
@@ -246,13 +254,13 @@ def _taps(weight: Tensor, tokens: int) -> Tensor:
     return taps.contiguous() if tokens > _MANY else taps
 
 
-def _keep(ctx, inputs, output) -> None:  # noqa: ANN001  torch's own calling convention
+def _keep(ctx, inputs, output) -> None:
     tokens, weights, *rest = inputs
     ctx.save_for_backward(tokens, *weights)
     ctx.rest = rest
 
 
-def _back(ctx, grad: Tensor):  # noqa: ANN001, ANN202
+def _back(ctx, grad: Tensor):
     tokens, *weights = ctx.saved_tensors
     first, *others = depthwise_backward(grad.contiguous(), tokens, weights, *ctx.rest)
     return first, others, None, None, None, None, None

@@ -1,5 +1,6 @@
 """LocalFFN's hidden map at inference in Triton: activation, depth-wise convolution, bias, activation, pooling."""
 
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import torch

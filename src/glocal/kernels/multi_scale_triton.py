@@ -1,5 +1,6 @@
 """LIFE's chain of scales in Triton: convolve, project and scatter into q, k and v in one launch per scale."""
 
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import torch
@@ -86,7 +87,7 @@ def _scale(
             else:
                 here = base + n * token
                 entered = tl.load(here[:, None] + at[None, :], mask=real[:, None] & fits[None, :], other=0.0)
-            if KEEP:
+            if KEEP:  # noqa: SIM102  one is known when compiling, the other when running
                 if tl.program_id(1) == 0:
                     goal = kept + m.to(tl.int64)[:, None] * dim + c[None, :]
                     tl.store(goal, entered, mask=real[:, None] & fits[None, :])
@@ -211,14 +212,14 @@ def _launch(
     )  # fmt: skip
 
 
-def _keep(ctx, inputs, output) -> None:  # noqa: ANN001  torch's own calling convention
+def _keep(ctx, inputs, output) -> None:
     tokens, taps, mixes, bias, *lattice, _ = inputs
     out, *kept = output
     ctx.scales, ctx.lattice, ctx.biased = len(taps), lattice, bias is not None
     ctx.save_for_backward(tokens, out, *kept, *taps, *mixes)
 
 
-def _back(ctx, grads: list[Tensor]):  # noqa: ANN001, ANN202
+def _back(ctx, grads: list[Tensor]):
     tokens, out, *rest = ctx.saved_tensors
     s = ctx.scales
     kept, taps, mixes = rest[:s], rest[s : 2 * s], rest[2 * s :]

@@ -11,10 +11,12 @@ from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.init import trunc_normal_
 
 from glocal.errors import GlocalError
+from glocal.kernels.depthwise import depthwise, depthwise_groups
+from glocal.kernels.dispatch import fused
+from glocal.kernels.multi_scale import multi_scale
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
 from glocal.wrappers import OnLattice, Wrapper
@@ -49,14 +51,20 @@ class MultiScaleQKV(nn.Module):
             nn.init.zeros_(first.bias)
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        taps = [conv.weight if isinstance(conv, nn.Conv2d) else None for conv in self.depthwise]
+        if self._fusable(tokens, lattice):
+            linears = [cast("nn.Linear", each) for each in self.pointwise]
+            return multi_scale(tokens, taps, [each.weight for each in linears], linears[0].bias, lattice)
         scales: list[Tensor] = []
-        for depthwise, pointwise in zip(self.depthwise, self.pointwise, strict=True):
-            if not isinstance(depthwise, nn.Identity):
-                aux, patch_map = lattice.split(tokens)
-                tokens = lattice.join(aux, depthwise(patch_map))
-            tokens = pointwise(tokens)  # (B, N, 3 * width)
-            scales.append(tokens)
-        return self._mixed([scale.unflatten(-1, (3, -1)) for scale in scales], lattice.prefix)
+        for weight, pointwise in zip(taps, self.pointwise, strict=True):
+            tokens = pointwise(tokens if weight is None else depthwise(tokens, weight, lattice))  # (B, N, 3 * width)
+            scales.append(tokens.unflatten(-1, (3, -1)))
+        return self._mixed(scales, lattice.prefix)
+
+    def _fusable(self, tokens: Tensor, lattice: Lattice) -> bool:
+        """Tell whether one kernel per scale can do it: layers as built here, and keys as in the paper."""
+        released = self.aux_key_first and lattice.prefix > 0
+        return fused(tokens) and not released and all(type(each) is nn.Linear for each in self.pointwise)
 
     def _mixed(self, scales: list[Tensor], prefix: int) -> Tensor:
         """Lay (B, N, 3, width) of each scale side by side within q, k and v."""
@@ -81,7 +89,7 @@ class MultiScaleQKV(nn.Module):
 
 
 class DeltaConv(nn.Module):
-    """A depth-wise convolution that starts as the identity and returns to it when a host initialises its weights."""
+    """The weight of a depth-wise convolution: starts as the identity, and returns to it when a host initialises."""
 
     def __init__(self, dim: int, kernel: int) -> None:
         super().__init__()
@@ -92,9 +100,6 @@ class DeltaConv(nn.Module):
         nn.init.dirac_(self.weight, groups=self.weight.shape[0])
 
     init_weights = reset_parameters  # timm's hook; a plain Conv2d would be drawn at random
-
-    def forward(self, patch_map: Tensor) -> Tensor:
-        return F.conv2d(patch_map, self.weight, padding=self.weight.shape[-1] // 2, groups=self.weight.shape[0])
 
 
 class LocalQKV(Wrapper):
@@ -110,12 +115,8 @@ class LocalQKV(Wrapper):
         )
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
-        aux, patch_map = lattice.split(self.host(tokens))
-        shares = patch_map.unflatten(1, (3, -1)).split(self.widths, dim=2)  # each (B, 3, width, H, W)
-        scales = [
-            conv(share.flatten(1, 2)).unflatten(1, (3, -1)) for conv, share in zip(self.depthwise, shares, strict=True)
-        ]
-        return lattice.join(aux, torch.cat(scales, dim=2).flatten(1, 2))
+        weights = [conv.weight if isinstance(conv, DeltaConv) else None for conv in self.depthwise]
+        return depthwise_groups(self.host(tokens), weights, self.widths, 3, lattice)
 
 
 @dataclass(frozen=True)
