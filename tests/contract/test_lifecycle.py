@@ -1,4 +1,4 @@
-"""What a model goes through besides plain forward passes: sizes, recomputation, tracing, precision, hosts' own calls."""
+"""What a model goes through besides forward passes: sizes, recomputation, tracing, precision, its own calls."""
 
 from __future__ import annotations
 
