@@ -72,33 +72,43 @@ def rollout(
 
 
 def gradient_rollout(
-    attention: Sequence[Tensor], gradients: Sequence[Tensor], lattices: Sequence[Lattice | None] | None = None
+    attention: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    lattices: Sequence[Lattice | None] | None = None,
+    *,
+    itself: bool = True,
 ) -> Tensor:
     """Trace what speaks for one output: R + mean over heads of (gradient * attention)+ @ R, from the identity.
 
-    Gradients are those of the output in question by each map. Returns (B, N, N) relevance, its identity included.
+    Gradients are those of the output in question by each map. Returns (B, N, N) relevance; `itself=False` takes the
+    identity it began with away again, which says nothing about the image.
     """
-    flow, last = None, None
+    flow, still, last = None, None, None
     for each, gradient, lattice in zip(attention, gradients, _known(attention, lattices), strict=True):
         step = (each * gradient).clamp_min(0).mean(dim=1)
-        if flow is None:
-            flow = torch.eye(step.shape[-1], dtype=step.dtype, device=step.device).expand_as(step)
-        flow = _carry(flow, last, lattice)
+        if flow is None or still is None:
+            flow = still = torch.eye(step.shape[-1], dtype=step.dtype, device=step.device).expand_as(step)
+        flow, still = _carry(flow, last, lattice), _carry(still, last, lattice)
         flow, last = flow + step @ flow, lattice
-    if flow is None:
+    if flow is None or still is None:
         raise GlocalError("no attention has been rolled out yet. Give at least one layer.")
-    return flow
+    return flow if itself else flow - still
 
 
-def looked_at(flow: Tensor, first: Lattice, *, last: Lattice | None = None, token: int | None = 0) -> Tensor:
+def looked_at(
+    flow: Tensor, first: Lattice, *, last: Lattice | None = None, token: int | Literal["class", "mean"] = "class"
+) -> Tensor:
     """Turn a flow's row into a (B, H, W) map of the first layer's patches.
 
-    `token` is the output token that looks: 0 is the class token where there is one. Without a class token, or with
-    `token=None`, the average over all patch tokens looks.
+    `token` is the output token that looks: the class token, or the average patch token ("mean", and "class" where
+    the last lattice has no prefix), or any token by its number, prefix tokens first.
     """
     last = last or first
-    mean = token is None or not last.prefix
-    row = flow[:, last.prefix :].mean(dim=1) if mean else flow[:, token]
+    if isinstance(token, str):
+        classless = token == "mean" or not last.prefix
+        row = flow[:, last.prefix :].mean(dim=1) if classless else flow[:, 0]
+    else:
+        row = flow[:, token]
     return row[:, first.prefix :].unflatten(1, (first.height, first.width))
 
 

@@ -57,9 +57,10 @@ def test_the_class_token_looks_where_there_is_one_and_the_mean_token_where_there
     flow = torch.arange(25.0).view(1, 5, 5)
     lattice = Lattice(2, 2, prefix=1)
     torch.testing.assert_close(looked_at(flow, lattice), torch.tensor([[[1.0, 2], [3, 4]]]))
+    torch.testing.assert_close(looked_at(flow, lattice, token=4), torch.tensor([[[21.0, 22], [23, 24]]]))
     bare = Lattice(1, 5)
     torch.testing.assert_close(looked_at(flow, bare), torch.tensor([[[10.0, 11, 12, 13, 14]]]))
-    torch.testing.assert_close(looked_at(flow, lattice, token=None), torch.tensor([[[13.5, 14.5], [15.5, 16.5]]]))
+    torch.testing.assert_close(looked_at(flow, lattice, token="mean"), torch.tensor([[[13.5, 14.5], [15.5, 16.5]]]))
 
 
 def test_gradient_rollout_by_hand() -> None:
@@ -69,6 +70,14 @@ def test_gradient_rollout_by_hand() -> None:
     first = torch.tensor([[3.0, 0.0], [0.0, 2.0]])
     expected = first + torch.tensor([[0.0, 3.0], [1.0, 0.0]]) @ first
     torch.testing.assert_close(gradient_rollout(attention, gradients)[0], expected)
+
+
+def test_gradient_rollout_can_leave_itself_out_even_across_a_merge() -> None:
+    fine, coarse = Lattice(2, 2), Lattice(1, 1)
+    maps = [torch.eye(4)[None, None], torch.ones(1, 1, 1, 1)]
+    nothing = [torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 1, 1)]
+    assert gradient_rollout(maps, nothing, [fine, coarse], itself=False).abs().max() == 0
+    torch.testing.assert_close(gradient_rollout(maps, nothing, [fine, coarse]), torch.full((1, 1, 4), 0.25))
 
 
 def test_gradient_rollout_cuts_before_it_averages_heads() -> None:
