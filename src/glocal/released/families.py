@@ -23,7 +23,9 @@ class Family:
     """Rules from our names to released ones, applied in order; patterns are regular expressions."""
 
     marks: tuple[str, ...] = ()
-    """Released names that only this family has, to recognise it by."""
+    """Released names to recognise the family by, before the releases in it are told apart."""
+    own: str = ""
+    """The name of ours that does the same for checkpoints with our names, which are timm's for plain hosts."""
     rules: tuple[tuple[str, str], ...] = ()
     turns: tuple[Turn, ...] = ()
     zeroed: str | None = None
@@ -101,19 +103,46 @@ _T2T = (  # the Performer's step is one module there, an attention and a network
     (r"(tokens_to_token\.attention[12])\.idle_norm\.", r"\1.norm2."),
 )
 
-PLAIN = Family(("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "pos_embed"))  # DeiT: timm's names are its own
-LIFE_DEIT = Family(("blocks.0.attn.qkv.scale1.weight",), _LIFE, _LIFE_TURNS)
-SWIN = Family(("layers.0.blocks.0.mlp.fc1.weight", "layers.0.downsample.reduction.weight"), _SWIN)
-LIFE_SWIN = Family(
-    ("layers.0.blocks.0.attn.qkv.scale1.weight",), (*_SWIN, *_LIFE), _LIFE_TURNS, zeroed=r"\.attn\.[qv]_bias$"
+PLAIN = Family(
+    ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "pos_embed"), "blocks.0.mlp.fc1.weight"
+)  # DeiT: timm's names are its own
+LIFE_DEIT = Family(
+    ("blocks.0.attn.qkv.scale1.weight",), "blocks.0.attn.qkv.inner.pointwise.0.weight", _LIFE, _LIFE_TURNS
 )
-LOCAL_DEIT = Family(("blocks.0.conv.conv.7.weight", "patch_embed.proj.weight"), _LOCAL_SE, _LOCAL_TURNS)
-LOCAL_DEIT_BARE = Family(("blocks.0.conv.conv.7.weight", "patch_embed.proj.weight"), _LOCAL_BARE)
-LOCAL_SWIN = Family(("layers.0.blocks.0.conv.conv.0.weight",), (*_SWIN, *_LOCAL_SE), _LOCAL_TURNS)
-TNT_FIRST = Family(("patch_pos", "blocks.0.mlp.fc1.weight"))  # the first public version: timm kept its names
-LOCAL_TNT = Family(("patch_pos", "blocks.0.conv.conv.0.weight"), _LOCAL_SE, _LOCAL_TURNS)
+SWIN = Family(
+    ("layers.0.blocks.0.mlp.fc1.weight", "layers.0.downsample.reduction.weight"),
+    "layers.1.downsample.reduction.weight",
+    _SWIN,
+)
+LIFE_SWIN = Family(
+    ("layers.0.blocks.0.attn.qkv.scale1.weight",),
+    "layers.0.blocks.0.attn.qkv.inner.pointwise.0.weight",
+    (*_SWIN, *_LIFE),
+    _LIFE_TURNS,
+    zeroed=r"\.attn\.[qv]_bias$",
+)
+LOCAL_DEIT = Family(
+    ("blocks.0.conv.conv.7.weight", "patch_embed.proj.weight"),
+    "blocks.0.mlp.inner.gate.fc1.weight",
+    _LOCAL_SE,
+    _LOCAL_TURNS,
+)
+LOCAL_DEIT_BARE = Family(
+    ("blocks.0.conv.conv.7.weight", "patch_embed.proj.weight"), "blocks.0.mlp.inner.dw.weight", _LOCAL_BARE
+)
+LOCAL_SWIN = Family(
+    ("layers.0.blocks.0.conv.conv.0.weight",),
+    "layers.0.blocks.0.mlp.inner.fc1.weight",
+    (*_SWIN, *_LOCAL_SE),
+    _LOCAL_TURNS,
+)
+TNT_FIRST = Family(
+    ("patch_pos", "blocks.0.mlp.fc1.weight"), "pixel_embed.proj.weight"
+)  # the first public version: timm kept its names
+LOCAL_TNT = Family(("patch_pos", "blocks.0.conv.conv.0.weight"), "pixel_embed.proj.weight", _LOCAL_SE, _LOCAL_TURNS)
 TNT = Family(
     ("outer_pos",),
+    "pixel_embed.proj.weight",
     _TNT,
     (
         Turn(
@@ -123,12 +152,27 @@ TNT = Family(
         ),
     ),
 )
-PVT = Family(("pos_embed4", "patch_embed2.proj.weight", "block1.0.attn.q.weight"), _PVT)
-LOCAL_PVT = Family(("pos_embed4", "block1.0.conv.conv.0.weight"), (*_PVT, *_LOCAL_SE), _LOCAL_TURNS)
-T2T = Family(("tokens_to_token.attention1.kqv.weight", "blocks.0.mlp.fc1.weight"), _T2T)
-T2T_T = Family(("tokens_to_token.attention1.attn.qkv.weight", "blocks.0.mlp.fc1.weight"))
+PVT = Family(
+    ("pos_embed4", "patch_embed2.proj.weight", "block1.0.attn.q.weight"), "stages.0.blocks.0.attn.q.weight", _PVT
+)
+LOCAL_PVT = Family(
+    ("pos_embed4", "block1.0.conv.conv.0.weight"),
+    "stages.0.blocks.0.mlp.inner.fc1.weight",
+    (*_PVT, *_LOCAL_SE),
+    _LOCAL_TURNS,
+)
+T2T = Family(
+    ("tokens_to_token.attention1.kqv.weight", "blocks.0.mlp.fc1.weight"),
+    "tokens_to_token.attention1.attn.kqv.weight",
+    _T2T,
+)
+T2T_T = Family(
+    ("tokens_to_token.attention1.attn.qkv.weight", "blocks.0.mlp.fc1.weight"),
+    "tokens_to_token.attention1.attn.qkv.weight",
+)
 LOCAL_T2T = Family(
     ("tokens_to_token.attention1.kqv.weight", "blocks.0.conv.conv.0.weight"),
+    "tokens_to_token.attention1.mlp.inner.fc1.weight",
     (
         *((rf"(tokens_to_token\.attention[12]){ours}", rf"\1{theirs}") for ours, theirs in _LOCAL_BARE),
         *_LOCAL_SE,
@@ -136,7 +180,13 @@ LOCAL_T2T = Family(
     ),
     _LOCAL_TURNS,
 )
-LIT_ABSOLUTE = Family(("patch_embed2.dconv.weight",), (*_PVT, *_DTM))
-LIT_ABSOLUTE_STAR = Family(("patch_embed2.proj.weight", "block3.0.attn.qkv.weight"), _PVT)
-LIT_RELATIVE = Family(("layers.0.downsample.dconv.weight",), (*_LIT, *_DTM))
-LIT_RELATIVE_STAR = Family(("layers.0.downsample.reduction.weight", "layers.2.blocks.0.attn.qkv.weight"), _LIT)
+LIT_ABSOLUTE = Family(("patch_embed2.dconv.weight",), "stages.1.merge.conv.offset.weight", (*_PVT, *_DTM))
+LIT_ABSOLUTE_STAR = Family(
+    ("patch_embed2.proj.weight", "block3.0.attn.qkv.weight"), "stages.2.blocks.0.attn.qkv.weight", _PVT
+)
+LIT_RELATIVE = Family(("layers.0.downsample.dconv.weight",), "stages.1.merge.conv.offset.weight", (*_LIT, *_DTM))
+LIT_RELATIVE_STAR = Family(
+    ("layers.0.downsample.reduction.weight", "layers.2.blocks.0.attn.qkv.weight"),
+    "stages.1.merge.reduction.weight",
+    _LIT,
+)

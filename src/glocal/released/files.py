@@ -56,7 +56,7 @@ def _read(path: Path) -> Any:
 
 
 def _refusal(path: Path, reason: str) -> str:
-    found = re.search(r"(?:GLOBAL|global|class|function) ([\w.]+\.[\w.]+)", reason)
+    found = re.search(r"GLOBAL ([\w.]+)", reason)
     if found:
         return (
             f"{path} holds more than tensors ({found[1]}), and glocal runs no code from a checkpoint. "

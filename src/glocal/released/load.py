@@ -62,6 +62,8 @@ def load_released(
     `name` (a key of `RELEASES`) is needed only where names and shapes fit two models. With `num_classes`, the model
     has that many classes: the checkpoint's own head where it has as many, else a fresh one.
     """
+    if num_classes is not None and num_classes < 1:
+        raise GlocalError(f"num_classes is {num_classes}; a head has at least one class.")
     tensors = {key: value for key, value in read_tensors(source).items() if key.rpartition(".")[2] not in STRUCTURAL}
     fit = _recognise({key: tuple(value.shape) for key, value in tensors.items()}, name)
     release = RELEASES[fit.release]
@@ -117,20 +119,12 @@ def _recognise(shapes: dict[str, Shape], name: str | None) -> Fit:
 
 
 def _candidates(shapes: dict[str, Shape], name: str | None) -> list[tuple[str, Family]]:
-    if name is not None:
-        chosen = RELEASES[name].family
-        return [(name, chosen if _marked(chosen, shapes) or not _looks_ours(name, shapes) else _OWN)]
-    marked = [(each, release.family) for each, release in RELEASES.items() if _marked(release.family, shapes)]
-    return marked or [(each, _OWN) for each in RELEASES if _looks_ours(each, shapes)]
-
-
-def _marked(family: Family, shapes: dict[str, Shape]) -> bool:
-    return all(mark in shapes for mark in family.marks)
-
-
-def _looks_ours(release: str, shapes: dict[str, Shape]) -> bool:
-    own = signature(release, _OWN)
-    return 2 * len(own.keys() & shapes.keys()) > len(own)
+    wanted = list(RELEASES) if name is None else [name]
+    theirs = [(each, RELEASES[each].family) for each in wanted]
+    marked = [(each, family) for each, family in theirs if all(mark in shapes for mark in family.marks)]
+    seen = {each for each, _ in marked}
+    own = [(each, _OWN) for each, family in theirs if family.own in shapes and each not in seen]
+    return marked + own or ([] if name is None else theirs)
 
 
 def _compare(shapes: dict[str, Shape], release: str, family: Family) -> Fit:
