@@ -11,6 +11,7 @@ from glocal.cli.compare import compare
 from glocal.cli.convert import convert
 from glocal.cli.cost import cost
 from glocal.cli.eval import eval_
+from glocal.cli.explain import explain
 from glocal.cli.listing import list_
 from glocal.cli.papers import papers
 from glocal.cli.predict import predict
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Local structure and cheap global context for any vision transformer.",
 )
-for command in (compare, train, predict, recipes, cost, convert, papers):
+for command in (compare, train, predict, explain, recipes, cost, convert, papers):
     app.command()(command)
 app.command("list")(list_)
 app.command("eval")(eval_)

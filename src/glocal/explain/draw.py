@@ -104,9 +104,13 @@ def query_grid(blocks: Sequence[Tensor], place: tuple[float, float], title: str)
 
 
 def panels(
-    parts: Mapping[str, Mapping[str, Tensor]], ylabel: str, bounds: Mapping[str, Tensor] | None = None
+    parts: Mapping[str, Mapping[str, Tensor]],
+    ylabel: str,
+    bounds: Mapping[str, Tensor] | None = None,
+    *,
+    one_scale: bool = True,
 ) -> Figure:
-    """Draw several measures of the same models side by side, on one vertical scale."""
+    """Draw several measures of the same models side by side."""
     figure = Figure(figsize=(3.4 * len(parts) + 0.6, 3.4), layout="constrained", dpi=150)
     axes = figure.subplots(1, len(parts), sharey=one_scale, squeeze=False)[0]
     for place, (title, curves) in zip(axes, parts.items(), strict=True):
