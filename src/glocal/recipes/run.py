@@ -134,7 +134,7 @@ def prepare(recipe: Recipe, pair: Pair, accelerator: Accelerator, folder: Path, 
     classes, images = len(pair.train.classes), pair.train
     teacher = None
     if recipe.distill is not None:
-        teacher = Teacher.build(recipe.distill, classes, images.mean, images.std, accelerator.device)
+        teacher = Teacher.build(recipe.distill, classes, (images.mean, images.std), accelerator.device)
         if hasattr(model, "set_distilled_training"):
             model.set_distilled_training(True)  # pyright: ignore[reportCallIssue]
     task = Classify(recipe, source, classes, teacher)

@@ -5,6 +5,7 @@ Touvron et al., "Training data-efficient image transformers & distillation throu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,35 +19,34 @@ from glocal.store import load
 from glocal.train.settings import DistillSettings
 from glocal.zoo import create_model
 
+Look = tuple[Sequence[float], Sequence[float]]  # mean and deviation images are normalised with
+
 
 class Teacher:
     """A finished model whose answers are learned; it is never changed."""
 
-    def __init__(
-        self, model: nn.Module, settings: DistillSettings, mean: Sequence[float], std: Sequence[float]
-    ) -> None:
+    def __init__(self, model: nn.Module, settings: DistillSettings, ours: Look, theirs: Look) -> None:
         self.model = model.eval().requires_grad_(False)
         self.settings = settings
         device = next(model.parameters()).device
-        config: Any = getattr(model, "pretrained_cfg", None) or {}
-        theirs = [torch.tensor(config.get(key, ours)) for key, ours in (("mean", mean), ("std", std))]
-        ours = [torch.tensor(tuple(each)) for each in (mean, std)]
+        (mean, std), (their_mean, their_std) = ([torch.tensor(each) for each in look] for look in (ours, theirs))
         # The images come normalised for the student; one line brings them to the teacher's normalisation.
-        self.scale = (ours[1] / theirs[1])[:, None, None].to(device)
-        self.shift = ((ours[0] - theirs[0]) / theirs[1])[:, None, None].to(device)
+        self.scale = (std / their_std)[:, None, None].to(device)
+        self.shift = ((mean - their_mean) / their_std)[:, None, None].to(device)
 
     @classmethod
-    def build(
-        cls, settings: DistillSettings, classes: int, mean: Sequence[float], std: Sequence[float], device: Any
-    ) -> Teacher:
+    def build(cls, settings: DistillSettings, classes: int, ours: Look, device: Any) -> Teacher:
         """Load a saved teacher, or a pretrained one by its timm name."""
-        if Path(settings.teacher).is_file():
-            model = load(Path(settings.teacher))
+        file = Path(settings.teacher)
+        if file.is_file():
+            model, theirs = load(file), _look_of_run(file.parent, ours)
         else:
             model = create_model(settings.teacher, **{"pretrained": True, "num_classes": classes, **settings.arguments})
+            config: Any = getattr(model, "pretrained_cfg", None) or {}
+            theirs = (config.get("mean", ours[0]), config.get("std", ours[1]))
         if (there := getattr(model, "num_classes", classes)) != classes:
             raise GlocalError(f"the teacher {settings.teacher} knows {there} classes, the data has {classes}.")
-        return cls(model.to(device), settings, mean, std)
+        return cls(model.to(device), settings, ours, theirs)
 
     def loss(
         self, criterion: nn.Module, answer: Tensor | tuple[Tensor, Tensor], images: Tensor, target: Tensor
@@ -63,3 +63,11 @@ class Teacher:
         heat = self.settings.temperature
         student, teacher = (F.log_softmax(each.float() / heat, dim=1) for each in (answer, taught))
         return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * heat**2
+
+
+def _look_of_run(folder: Path, ours: Look) -> Look:
+    """Read the normalisation a run trained with; without a run beside the file it is taken to be the student's."""
+    if not (folder / "metrics.json").exists():
+        return ours
+    facts: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return facts.get("mean", ours[0]), facts.get("std", ours[1])
