@@ -1,0 +1,1 @@
+"""Heads: what turns a host into a detector or a segmenter."""
