@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from timm.layers.mlp import SwiGLU
 from timm.models.deit import VisionTransformerDistilled
+from timm.models.eva import Eva
 from timm.models.mlp_mixer import MlpMixer
 from timm.models.pit import PoolingVisionTransformer
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
@@ -55,6 +56,11 @@ HOSTS: dict[str, Host] = {
                            resize="set_input_size", classifies_by_token=True),
     "vit_swiglu": Host(partial(VisionTransformer, **_VIT, mlp_layer=SwiGLU), _NO_MERGE | {"local_ffn"}, _NO_MERGE,
                        resize="set_input_size", classifies_by_token=True),
+    "eva": Host(
+        partial(Eva, img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2, num_classes=5, num_reg_tokens=2,
+                use_rot_pos_emb=True, dynamic_img_size=True, qkv_bias=True),
+        _NO_MERGE | _LARGE_HEAD, _NO_MERGE, resize="free",
+    ),
     "swin": Host(partial(SwinTransformer, **_SWIN), _LARGE_HEAD | {"no_positions"}, resize="set_input_size"),
     "swinv2": Host(partial(SwinTransformerV2, **_SWIN), _LARGE_HEAD | {"no_positions"}, resize="set_input_size"),
     "swinv2_cr": Host(partial(SwinTransformerV2Cr, **_SWIN), _LARGE_HEAD | {"no_positions"}, resize="set_input_size"),

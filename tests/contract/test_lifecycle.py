@@ -22,6 +22,7 @@ ALL = {  # the fullest mixture each host takes
     "vit_registers": (LIFE(), LocalFFN(), ContextBroadcast(scaled=True)),
     "deit_distilled": (LIFE(), LocalFFN(), ContextBroadcast()),
     "vit_swiglu": (LIFE(), ContextBroadcast(at="both")),
+    "eva": (LIFE(), LocalFFN(), ContextBroadcast(at="both")),
     "swin": (LIFE(layers="upper"), EarlyMLP(stages=(0,)), LocalFFN(), ContextBroadcast(), DTM(), ConvStem()),
     "swinv2": (LIFE(), LocalFFN(), ContextBroadcast(), DTM()),
     "swinv2_cr": (LIFE(), LocalFFN(), ContextBroadcast(at="both"), DTM()),

@@ -22,6 +22,8 @@ NAMES = [
     "vit_base_patch16_clip_224",
     "vit_small_r26_s32_224",
     "vit_base_r50_s16_224",
+    "eva02_tiny_patch14_224",
+    "vit_small_patch16_dinov3",
     "swin_tiny_patch4_window7_224",
     "swin_base_patch4_window7_224",
     "swinv2_tiny_window8_256",
@@ -42,10 +44,8 @@ def _offered(model: torch.nn.Module) -> set[Seam]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_size_host_is_preserved(name: str) -> None:
-    if name == "vit_giant_patch14_dinov2":
-        arguments = {"depth": 2, "img_size": 70}  # SwiGLU feed-forward networks; two of its forty blocks are enough
-    else:
-        arguments = {}
+    # SwiGLU feed-forward networks; two of its forty blocks are enough.
+    arguments = {"depth": 2, "img_size": 70} if name == "vit_giant_patch14_dinov2" else {}
     plain = lively(create_model(name, num_classes=10, **arguments)).eval()
     wishes: list[Mechanism] = [LIFE(), LocalFFN(), ContextBroadcast(scaled=True), SqueezeContext(), DTM()]
     fitting = [each for each in wishes if _offered(plain).issuperset(each.seams(True))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from timm.models.eva import Eva
 from timm.models.mlp_mixer import MlpMixer
 from timm.models.pit import PoolingVisionTransformer
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
@@ -16,13 +17,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from glocal.errors import GlocalError
-from glocal.hosts import mixer, pit, pvt, pyramid, swin, t2t, tnt, vit
+from glocal.hosts import eva, mixer, pit, pvt, pyramid, swin, t2t, tnt, vit
 from glocal.models.pyramid import Pyramid
 from glocal.models.t2t_vit import T2TViT
 from glocal.site import Site
 
 ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
     VisionTransformer: vit.sites,
+    Eva: eva.sites,
     SwinTransformer: swin.sites,
     SwinTransformerV2: swin.sites,
     SwinTransformerV2Cr: swin.sites,

@@ -26,7 +26,7 @@ from glocal.site import LatticeCell, Seam, Site
 def sites(host: VisionTransformer) -> Iterator[Site]:
     """List what the host offers."""
     blocks = list(host.blocks.children())
-    cell = LatticeCell(host.patch_embed, _grid, prefix=host.num_prefix_tokens)
+    cell = LatticeCell(host.patch_embed, patch_grid, prefix=host.num_prefix_tokens)
     if isinstance(host.patch_embed, PatchEmbed) and isinstance(host.patch_embed.proj, nn.Conv2d):
         yield Site(Seam.STEM, "patch_embed.proj", host.embed_dim)
     if host.pos_embed is not None:
@@ -106,7 +106,8 @@ def resize_attention(attention: Any, heads: int, head_dim: int) -> nn.Module:
     return new.to(attention.proj.weight)
 
 
-def _grid(embed: Any, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+def patch_grid(embed: Any, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+    """Read the lattice from a patch embedding: from its output where that is a map, else from the image."""
     if output.ndim == 4:  # dynamic_img_size: (B, H, W, C)
         return output.shape[1], output.shape[2]
     height, width = args[0].shape[-2:]
