@@ -42,7 +42,7 @@ def overlay(picture: Image.Image, patch_map: Tensor, low: float, high: float) ->
     share = np.asarray(
         Normalize(low, max(high, low + 1e-12), clip=True)(patch_map.float().cpu().numpy()), dtype=np.float32
     )
-    smooth = Image.fromarray(share).resize(picture.size, Image.Resampling.BICUBIC)
+    smooth = Image.fromarray(share).resize(picture.size, Image.Resampling.BILINEAR)  # bicubic overshoots
     share = np.clip(np.asarray(smooth), 0, 1)[..., None]
     grey = np.asarray(picture.convert("L"), dtype=np.float32)[..., None] / 255
     colour = MAP(share[..., 0])[..., :3]

@@ -71,7 +71,7 @@ def rolled(subject: Subject, image: Tensor, ask: Ask) -> RollOut:
 def gradient_map(subject: Subject, image: Tensor, ask: Ask) -> Tensor:
     """Roll out what spoke for a class, after Chefer et al.: (H, W), scaled like `rollout_map`."""
     with torch.enable_grad(), watch(subject.model, gradients=True) as seen:
-        scores = subject.model(image)
+        scores = subject.model(image.clone().requires_grad_())  # a folded model's weights ask for none
         if not isinstance(scores, Tensor) or scores.ndim != 2:
             raise GlocalError(f"{subject.name} gives no scores of classes, which gradients start from. Use rollout.")
         target = int(scores[0].argmax()) if ask.target is None else ask.target
