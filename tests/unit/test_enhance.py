@@ -165,6 +165,17 @@ def test_life_takes_unequal_widths_and_other_kernels() -> None:
         assert enhance(vit(), mechanism)(torch.randn(1, 3, 32, 32)).shape == (1, 5)
 
 
+def test_given_widths_work_where_the_attention_cannot_be_widened() -> None:
+    plain, x = host("swinv2"), images("swinv2")
+    model = lively(enhance(plain, LIFE(widths=(6, 4, 2), layers="0-1"))).eval()
+    assert model.layers[0].blocks[0].attn.qkv.inner.widths == (6, 4, 2)
+    assert not torch.equal(model(x), plain(x))
+    kept = enhance(plain, LIFE(widths=(6, 4, 2), layers="0-1"), preserve=True)
+    assert error(kept(x).detach(), plain(x).detach()) <= 1e-5
+    with pytest.raises(GlocalError, match="WindowAttention is fixed at 12"):
+        enhance(plain, LIFE(widths=(6, 6, 6), layers="0-1"))
+
+
 def test_a_conv_stem_keeps_the_lattice_and_may_drop_positions() -> None:
     for name in ("vit", "swin", "pvt_v2", "pit", "mixer"):
         plain, x = host(name), images(name)

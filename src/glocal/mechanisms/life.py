@@ -142,20 +142,21 @@ class LIFE:
             )
 
     def seams(self, preserve: bool) -> tuple[Seam, ...]:
-        # Given widths may change heads and output projection too, so they are grafted with the whole attention.
-        return (Seam.QKV,) if self.widths is None else (Seam.ATTENTION,)
+        return (Seam.QKV,) if self.widths is None else (Seam.QKV, Seam.ATTENTION)
 
     def takes(self, site: Site) -> bool:
-        return chosen(site, self.layers)
+        # Widths other than the host's change heads and output projection too: the whole attention is grafted then.
+        widens = self.widths is not None and sum(self.widths) != site.dim
+        return site.seam is (Seam.ATTENTION if widens else Seam.QKV) and chosen(site, self.layers)
 
     def replaces(self, preserve: bool) -> bool:
         return True
 
     def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
         if site.seam is Seam.ATTENTION:
-            return self._within(site, old, preserve)
+            return self._widen(site, old, preserve)
         scales = len(self.kernels)
-        widths = _uneven(site.dim, scales) if preserve else self._even(site.dim)
+        widths = self.widths or (_uneven(site.dim, scales) if preserve else self._even(site.dim))
         return self._qkv(site, widths, old, preserve)
 
     def _qkv(self, site: Site, widths: tuple[int, ...], old: nn.Module, preserve: bool) -> nn.Module:
@@ -179,26 +180,23 @@ class LIFE:
             )
         return (dim // scales,) * scales
 
-    def _within(self, site: Site, attention: nn.Module, preserve: bool) -> nn.Module:
+    def _widen(self, site: Site, old: nn.Module, preserve: bool) -> nn.Module:
         assert self.widths is not None
-        total, kind = sum(self.widths), type(attention).__name__
-        if total != site.dim:
-            if preserve or site.resize is None:
-                reason = "preserving the host keeps" if preserve else f"{kind} is fixed at"
-                raise GlocalError(
-                    f"LIFE's widths {self.widths} add up to {total}, but {reason} {site.dim} channels. "
-                    f"Use widths that add up to {site.dim}, such as {_uneven(site.dim, len(self.kernels))}."
-                )
-            if total % site.heads:
-                raise GlocalError(
-                    f"LIFE's widths {self.widths} add up to {total}, which {site.heads} heads cannot share. "
-                    f"Use a multiple of {site.heads}."
-                )
-            attention = site.resize(attention, site.heads, total // site.heads)
-        if not isinstance(getattr(attention, "qkv", None), nn.Linear):
-            raise GlocalError(f"{kind} has no single q/k/v projection, so LIFE has no place in it.")
-        attention.qkv = self._qkv(site, self.widths, cast("nn.Module", attention.qkv), preserve)
-        return attention
+        total = sum(self.widths)
+        if preserve or site.resize is None:
+            reason = "preserving the host keeps" if preserve else f"{type(old).__name__} is fixed at"
+            raise GlocalError(
+                f"LIFE's widths {self.widths} add up to {total}, but {reason} {site.dim} channels. "
+                f"Use widths that add up to {site.dim}, such as {_uneven(site.dim, len(self.kernels))}."
+            )
+        if total % site.heads:
+            raise GlocalError(
+                f"LIFE's widths {self.widths} add up to {total}, which {site.heads} heads cannot share. "
+                f"Use a multiple of {site.heads}."
+            )
+        wide = site.resize(old, site.heads, total // site.heads)
+        wide.qkv = self._qkv(site, self.widths, cast("nn.Module", wide.qkv), preserve)
+        return wide
 
 
 def _uneven(dim: int, scales: int) -> tuple[int, ...]:
