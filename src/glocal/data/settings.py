@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from glocal.data.dense import Dense
 from glocal.errors import GlocalError, nearest
 
 
@@ -94,6 +95,8 @@ class DataSettings:
     """How many unreadable images are skipped before the run stops."""
     limit: int | None = None
     """Use only the first so many training images of a seeded shuffle."""
+    dense: Dense = field(default_factory=Dense)
+    """For images with boxes or label maps."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("repeats", 1), ("workers", 0), ("unreadable", 0)):

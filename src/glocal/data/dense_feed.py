@@ -1,0 +1,193 @@
+"""Batches of images with boxes or label maps: of any epoch, from any step on, always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+
+from glocal.data.chance import keys
+from glocal.data.coco import draw_outline
+from glocal.data.decode import refuse_many
+from glocal.data.dense import Boxed, DenseImages, DensePair, Labelled
+from glocal.data.dense_transforms import evaluation, training
+from glocal.data.feed import _drawing_from  # pyright: ignore[reportPrivateUsage]
+from glocal.data.images import few
+from glocal.data.order import Order
+from glocal.data.segmentation import read_labels
+from glocal.data.settings import DataSettings
+
+Item = tuple[Tensor, dict[str, Any]]  # (C, H, W) normalised image, and what is asked of it
+Read = tuple[Item | None, list[str], list[str]]  # the names of unreadable images, and label values that are no class
+DenseBatch = tuple[list[Tensor], list[dict[str, Any]]]
+_MEMORY = 2**30  # sets below this many bytes of pixels are decoded once
+
+
+@dataclass
+class DenseFeed:
+    """Batches read by worker processes, drawn anew from (seed, epoch, image) for each image."""
+
+    pair: DensePair
+    settings: DataSettings
+    order: Order
+    device: torch.device
+    size: tuple[int, int]
+    masks: bool = False
+
+    def __post_init__(self) -> None:
+        chosen = self.settings.dense
+        self.broken: set[str] = set()
+        self.strange: set[str] = set()
+        self.warn: Callable[[str], None] = lambda text: None
+        train, val = self.pair.train, self.pair.val
+        self.training = _Reader(train, training(chosen, self.size, train), True, self.masks)
+        self.evaluation = _Reader(val, evaluation(chosen, self.size, val), False, self.masks)
+        if self.settings.memory != "no":
+            for reader in (self.training, self.evaluation):
+                reader.decode(_MEMORY if self.settings.memory == "auto" else None)
+
+    def train(self, epoch: int, start: int = 0) -> Iterator[list[DenseBatch]]:
+        """Give each step's batches, one per accumulation part."""
+        listed = self.order.epoch(epoch)
+        jobs: list[list[tuple[int, int]]] = []
+        for step in range(start, self.order.steps):
+            for part in range(self.order.accumulate):
+                index, copy = self.order.part(listed, step, part)
+                key = keys(self.order.seed, epoch, index, copy)
+                jobs.append(list(zip((index % len(self.pair.train)).tolist(), key.tolist(), strict=True)))
+        parts: list[DenseBatch] = []
+        for batch in self._load(self.training, jobs):
+            parts.append(batch)
+            if len(parts) == self.order.accumulate:
+                yield parts
+                parts = []
+
+    def val(self) -> Iterator[DenseBatch]:
+        """Give this process's share of the validation images; unreadable ones are left out and named."""
+        size = self.settings.eval_batch_size or self.settings.batch_size
+        share = list(range(self.order.rank, len(self.pair.val), self.order.world))
+        jobs = [[(index, 0) for index in share[start : start + size]] for start in range(0, len(share), size)]
+        yield from self._load(self.evaluation, jobs)
+
+    def _load(self, reader: _Reader, jobs: list[list[tuple[int, int]]]) -> Iterator[DenseBatch]:
+        loader: Any = torch.utils.data.DataLoader(
+            reader,  # pyright: ignore[reportArgumentType]
+            batch_sampler=jobs,
+            num_workers=min(self.settings.workers, len(jobs)),
+            collate_fn=_collate,
+        )
+        for items, broken, strange in loader:
+            self._note(broken, strange)
+            if items:
+                yield [image.to(self.device) for image, _ in items], [_move(t, self.device) for _, t in items]
+
+    def _note(self, broken: list[str], strange: list[str]) -> None:
+        for text in sorted(set(strange) - self.strange):
+            self.strange.add(text)
+            self.warn(f"{text}; such pixels are ignored")
+        new = sorted(set(broken) - self.broken)
+        if new:
+            self.broken.update(new)
+            refuse_many(sorted(self.broken), self.settings.unreadable)
+            self.warn(refuse_many(new, len(new)))
+
+
+@dataclass
+class _Reader:
+    """Reads one image by (index, key); a training image that cannot be read gives its place to the next one."""
+
+    images: DenseImages
+    transform: Any
+    training: bool
+    masks: bool
+    decoded: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def decode(self, most: int | None) -> None:
+        """Keep all images decoded, where they are few: worker processes share them."""
+        try:
+            first = self._pixels(0)
+        except (OSError, SyntaxError, ValueError):
+            return
+        if most is not None and first.numel() * len(self) > most:
+            return
+        with ThreadPoolExecutor(8) as pool:
+            for index, pixels in enumerate(pool.map(self._attempt, range(len(self)))):
+                if pixels is not None:
+                    self.decoded[index] = pixels
+
+    def __getitem__(self, job: tuple[int, int]) -> Read:
+        index, key = job
+        broken: list[str] = []
+        strange: list[str] = []
+        for _ in range(20):
+            try:
+                image, target = self._read(index, strange)
+            except (OSError, SyntaxError, ValueError):
+                broken.append(self.images.name(index))
+                if not self.training:
+                    break
+                index = (index + 1) % len(self.images)
+                continue
+            with _drawing_from(key):
+                return self._changed(image, target), broken, strange
+        return None, broken, strange
+
+    def _changed(self, image: Tensor, target: dict[str, Any]) -> Item:
+        if self.training:
+            return self.transform(image, target)
+        size = tuple(image.shape[-2:])
+        return self.transform(image), target | {"size": size}  # answers are brought back to the image's own size
+
+    def _attempt(self, index: int) -> Tensor | None:
+        try:
+            return self._pixels(index)
+        except (OSError, SyntaxError, ValueError):
+            return None
+
+    def _pixels(self, index: int) -> Tensor:
+        from PIL import Image
+
+        with Image.open(self.images.samples[index].image) as opened:
+            return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1).contiguous()
+
+    def _read(self, index: int, strange: list[str]) -> tuple[Tensor, dict[str, Any]]:
+        pixels = tv_tensors.Image(self.decoded[index] if index in self.decoded else self._pixels(index))
+        sample = self.images.samples[index]
+        if isinstance(sample, Labelled):
+            return pixels, {"labels": self._label_map(sample, strange)}
+        return pixels, self._objects(sample, tuple(pixels.shape[-2:]))
+
+    def _objects(self, sample: Boxed, size: Any) -> dict[str, Any]:
+        kept = ~sample.hard if self.training else torch.ones_like(sample.hard)
+        boxes = tv_tensors.BoundingBoxes(sample.boxes[kept], format="XYXY", canvas_size=size)  # pyright: ignore
+        target: dict[str, Any] = {"boxes": boxes, "labels": sample.labels[kept]}
+        if self.masks:
+            outlines = [each for each, keep in zip(sample.outlines, kept.tolist(), strict=True) if keep]
+            drawn = [draw_outline(each, sample.size) for each in outlines]
+            target["masks"] = tv_tensors.Mask(torch.stack(drawn) if drawn else torch.zeros(0, *size, dtype=torch.uint8))
+        return target if self.training else target | {"hard": sample.hard}
+
+    def _label_map(self, sample: Labelled, strange: list[str]) -> tv_tensors.Mask:
+        labels, values = read_labels(sample, self.images)
+        if values:
+            strange.append(f"{sample.labels.name} holds label {few(list(map(str, values)), 3)}, which is no class")
+        return tv_tensors.Mask(labels)
+
+
+def _collate(items: list[Read]) -> tuple[list[Item], list[str], list[str]]:
+    """Keep what could be read, and gather the names of the rest."""
+    whole = [item for item, _, _ in items if item is not None]
+    return whole, [name for _, names, _ in items for name in names], [text for *_, texts in items for text in texts]
+
+
+def _move(target: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in target.items()}
