@@ -46,7 +46,7 @@ def overlay(picture: Image.Image, patch_map: Tensor, low: float, high: float) ->
     share = np.clip(np.asarray(smooth), 0, 1)[..., None]
     grey = np.asarray(picture.convert("L"), dtype=np.float32)[..., None] / 255
     colour = MAP(share[..., 0])[..., :3]
-    mixed = (0.45 + 0.25 * share) * colour + (0.55 - 0.25 * share) * grey
+    mixed = (0.4 + 0.45 * share) * colour + (0.6 - 0.45 * share) * grey
     return Image.fromarray((np.clip(mixed, 0, 1) * 255).round().astype(np.uint8))
 
 
@@ -90,7 +90,7 @@ def query_grid(blocks: Sequence[Tensor], place: tuple[float, float], title: str)
     figure, axes = _grid(len(blocks), columns, 1.0, 1.05)
     for i, (line, heads) in enumerate(zip(axes, blocks, strict=True)):
         for j, head in enumerate(heads):
-            line[j].imshow(head.cpu().numpy(), cmap="cividis_r", vmin=0, interpolation="nearest")
+            line[j].imshow(head.cpu().numpy(), cmap="Greys", vmin=0, interpolation="nearest")
             height, width = head.shape
             down, across = min(int(place[0] * height), height - 1), min(int(place[1] * width), width - 1)
             line[j].add_patch(Rectangle((across - 0.5, down - 0.5), 1, 1, fill=False, edgecolor=RED, linewidth=1.4))
@@ -99,7 +99,7 @@ def query_grid(blocks: Sequence[Tensor], place: tuple[float, float], title: str)
             if i == 0 or len(heads) != len(blocks[i - 1]):
                 line[j].set_title(f"head {j}", fontsize=7, pad=2)
         line[0].set_ylabel(f"{i}", fontsize=8, rotation=0, labelpad=8, va="center")
-    figure.suptitle(f"{title}: what the framed place looks at, block by block", fontsize=10)
+    figure.suptitle(_wrapped(f"{title}: looks of the framed place, block by block", 14 * columns), fontsize=9)
     return figure
 
 

@@ -211,7 +211,7 @@ def _has_scales(subject: Subject) -> bool:
 
 def _caption(subject: Subject, picture: Picture) -> str:
     best = subject.predict(subject.tensor(picture.image), 1)
-    told = f"{best[0][0]}, {best[0][1]:.0%}" if best else ""
+    told = f"{best[0][0]}, {best[0][1]:.1%}" if best else ""
     return subject.note or told  # what random weights predict means nothing
 
 
