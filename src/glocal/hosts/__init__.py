@@ -18,8 +18,7 @@ from torch import nn
 
 from glocal.errors import GlocalError
 from glocal.hosts import eva, mixer, pit, pvt, pyramid, swin, t2t, tnt, vit
-from glocal.models.pyramid import Pyramid
-from glocal.models.t2t_vit import T2TViT
+from glocal.models import LIT, PyramidVisionTransformer, T2TViT
 from glocal.site import Site
 
 ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
@@ -29,7 +28,8 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Iterator[Site]]] = {
     SwinTransformerV2: swin.sites,
     SwinTransformerV2Cr: swin.sites,
     PyramidVisionTransformerV2: pvt.sites,
-    Pyramid: pyramid.sites,
+    PyramidVisionTransformer: pyramid.sites,
+    LIT: pyramid.sites,
     T2TViT: t2t.sites,
     TNT: tnt.sites,
     PoolingVisionTransformer: pit.sites,

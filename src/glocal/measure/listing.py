@@ -45,7 +45,9 @@ _EXAMPLES = {
     "TNT": "tnt_s_patch16_224",
     "PoolingVisionTransformer": "pit_ti_224",
     "MlpMixer": "mixer_s16_224",
-    "Pyramid": "pvt_tiny",
+    "PyramidVisionTransformer": "pvt_tiny",
+    "LIT": "lit_tiny",
+    "T2TViT": "t2t_vit_7",
 }
 
 
