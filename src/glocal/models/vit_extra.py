@@ -23,9 +23,8 @@ class AttentionAlone(nn.Module):
         super().__init__()
         self.norm1, self.attn, self.ls1, self.drop_path1 = block.norm1, block.attn, block.ls1, block.drop_path1
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        mixed = self.attn(self.norm1(x), attn_mask=attn_mask, is_causal=is_causal)
-        return x + self.drop_path1(self.ls1(mixed))
+    def forward(self, x: Tensor, **masks: Any) -> Tensor:
+        return x + self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks)))
 
 
 class FeedForwardAlone(nn.Module):
@@ -36,7 +35,7 @@ class FeedForwardAlone(nn.Module):
         self.norm2, self.ls2, self.drop_path2 = block.norm2, block.ls2, block.drop_path2
         self.mlp = Mlp(dim, 2 * dim, drop=drop).apply(start)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, **masks: Any) -> Tensor:
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
 
