@@ -83,10 +83,12 @@ LOCALVIT = {
     ),
 }
 
-_PVT_MSA = {"1": "(stages=(0,))", "12": "", "123": "(stages=(0,1,2))", "1234": "(stages=(0,1,2,3))"}
+_PVT_MSA = {"1": "early-mlp(stages=(0,))", "12": "early-mlp", "123": "early-mlp(stages=(0,1,2))"}
 LIT = {
     "pvt_small_dtm": Named("pvt_small", "dtm"),
-    **{f"pvt_small_msa_removed{end}": Named("pvt_small_msa", f"early-mlp{text}") for end, text in _PVT_MSA.items()},
+    **{f"pvt_small_msa_removed{end}": Named("pvt_small_msa", text) for end, text in _PVT_MSA.items()},
+    # Without any attention a class token would hear nothing of the image, so tokens are averaged.
+    "pvt_small_msa_removed1234": Named("pvt_small_msa", "early-mlp(stages=(0,1,2,3))", {"class_token": False}),
     "swin_tiny_dtm": Named("swin_tiny_patch4_window7_224", "dtm"),
 }
 

@@ -1,0 +1,147 @@
+"""Every registered model runs: tiny here, at full size under the slow marker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models._registry import _model_to_module
+from torch import Tensor, nn
+
+from glocal import ContextBroadcast, GlocalError, create_model, load, named, save
+from glocal.measure.listing import own_models
+from glocal.named_models import NAMED
+
+_VIT = {"embed_dim": 48, "img_size": 64}
+_SWIN = {"embed_dim": 24, "img_size": 64}
+_T2T = {"embed_dim": 48, "token_dim": 16, "num_heads": 4, "img_size": 64}
+_PYRAMID = {"dims": (16, 32, 40, 64), "img_size": 64}
+TINY: dict[str, dict[str, Any]] = {
+    "deit_": _VIT,
+    "vit_": _VIT,
+    "swin": _SWIN,
+    "tnt_": {"embed_dim": 48, "inner_dim": 12, "img_size": 64},
+    "pit_": {"base_dims": (8, 8, 8), "img_size": 64},
+    "mixer_": {"img_size": 64},  # timm fixes its width
+    "pvt_": _PYRAMID,
+    "lit_tiny": _PYRAMID,
+    "lit_": {"dims": (24, 48, 96, 96), "heads": (2, 4, 4, 4), "img_size": 64},
+    "t2t_": _T2T,
+}
+ALL = [*own_models(), *NAMED]
+
+
+def root(name: str) -> str:
+    """Name the host that a model stands on, through names that stand for other names."""
+    return root(NAMED[name].host) if name in NAMED else name
+
+
+def tiny(name: str) -> dict[str, Any]:
+    shape = next(shape for start, shape in TINY.items() if root(name).startswith(start))
+    small = {"img_size": 32} if name.split("_life")[0].endswith(("_32", "patch1")) else {}
+    return {**shape, **small, "num_classes": 5}
+
+
+def side(arguments: dict[str, Any]) -> int:
+    return arguments["img_size"]
+
+
+def run(model: nn.Module, size: int) -> Tensor:
+    """Pass images forwards and back; every gradient there is must be a number, and the image must matter."""
+    for each in model.get_classifier().parameters():  # pyright: ignore[reportCallIssue]
+        nn.init.normal_(each)  # some heads start at zero
+    images = torch.randn(2, 3, size, size, requires_grad=True)
+    logits = model.train()(images)
+    logits.square().sum().backward()
+    assert images.grad is not None and images.grad.abs().sum() > 0
+    assert all(each.grad.isfinite().all() for each in model.parameters() if each.grad is not None)
+    model.zero_grad()
+    return logits
+
+
+def at_size(name: str, model: Any, arguments: dict[str, Any], size: int) -> nn.Module:
+    """Bring a model to another image size the way its host offers."""
+    if root(name).startswith(("t2t", "pvt", "lit")):  # any size, as it is
+        return model
+    if hasattr(model, "set_input_size"):
+        model.set_input_size((size, size))
+        return model
+    return create_model(name, **{**arguments, "img_size": size})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_tiny_version_runs_forwards_and_back_at_two_sizes(name: str) -> None:
+    arguments = tiny(name)
+    model = create_model(name, **arguments)
+    size = side(arguments)
+    assert run(model, size).shape == (2, 5)
+    larger = size + size // 2
+    assert run(at_size(name, model, arguments, larger), larger).shape == (2, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_the_full_model_runs_forwards_and_back_at_two_sizes(name: str) -> None:
+    model: Any = create_model(name)
+    size = model.pretrained_cfg["input_size"][-1]
+    assert run(model, size).shape == (2, 1000)
+    larger = {32: 48, 256: 320}.get(size, 288)
+    larger = 280 if root(name).startswith("swin_") else larger
+    assert run(at_size(name, model, {}, larger), larger).shape == (2, 1000)
+
+
+# timm reports strides from 4 on whatever the patch size, so Swins of single pixels are left out.
+PYRAMIDS = [name for name in ALL if root(name).startswith(("swin", "pvt", "lit")) and "patch1" not in name]
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
+def test_hierarchical_models_give_features_at_four_strides(name: str) -> None:
+    arguments = {key: value for key, value in tiny(name).items() if key != "num_classes"}
+    model: Any = timm.create_model(name, features_only=True, **arguments)
+    assert model.feature_info.reduction() == [4, 8, 16, 32]
+    maps = model.eval()(torch.randn(1, 3, 64, 64))
+    assert [each.shape[-1] for each in maps] == [16, 8, 4, 2]
+    assert [each.shape[1] for each in maps] == model.feature_info.channels()
+
+
+def test_no_name_takes_the_place_of_one_of_timms() -> None:
+    assert {_model_to_module[name] for name in NAMED} == {"named_models"}
+
+
+def test_a_name_stands_for_a_host_and_mechanisms_and_nothing_else() -> None:
+    torch.manual_seed(1)
+    by_name = create_model("localvit_tiny_eca", **tiny("localvit_tiny_eca")).eval()
+    torch.manual_seed(1)
+    arguments = {"num_heads": 4, **tiny("localvit_tiny_eca")}
+    by_hand = create_model("deit_tiny_patch16_224", *named("local-ffn(gate=eca)"), **arguments).eval()
+    image = torch.randn(1, 3, 64, 64)
+    assert torch.equal(by_name(image), by_hand(image))
+
+
+def test_a_named_model_made_by_timm_can_be_saved(tmp_path: Path) -> None:
+    model = timm.create_model("vit_tiny_patch16_224_cbs", **tiny("vit_tiny_patch16_224_cbs")).eval()
+    save(model, tmp_path / "model.safetensors")
+    image = torch.randn(1, 3, 64, 64)
+    assert torch.equal(load(tmp_path / "model.safetensors")(image), model(image))
+
+
+def test_a_named_model_takes_further_mechanisms_and_is_saved_with_them(tmp_path: Path) -> None:
+    arguments = tiny("deit_tiny_patch16_224_life")
+    model: Any = create_model("deit_tiny_patch16_224_life", ContextBroadcast(scaled=True), **arguments).eval()
+    save(model, tmp_path / "model.safetensors")
+    image = torch.randn(1, 3, 64, 64)
+    assert torch.equal(load(tmp_path / "model.safetensors")(image), model(image))
+    assert {graft.mechanism for graft in model.glocal.grafts} == {"LIFE", "ContextBroadcast"}
+
+
+def test_small_image_models_tell_timm_their_size() -> None:
+    model: Any = create_model("deit_tiny_patch4_32_life", **tiny("deit_tiny_patch4_32_life"))
+    assert timm.data.resolve_model_data_config(model)["input_size"] == (3, 32, 32)
+
+
+def test_a_misspelled_name_gets_the_nearest_one() -> None:
+    with pytest.raises(GlocalError, match="Did you mean 'localvit_tiny'"):
+        create_model("localvit_tny")
