@@ -33,5 +33,9 @@ def train(
     begun = path.name == "recipe.yaml" and Path(recipe).is_dir()
     folder = out or (path.parent if begun else Path("runs") / path.stem)
     with exits_as_told():
-        metrics = run(settings, folder, resume=resume).metrics
-    typer.echo(f"top-1 {metrics['top1']:.2f} %, best {metrics['best']:.2f} %, {clock(metrics['seconds'])}: {folder}")
+        outcome = run(settings, folder, resume=resume)
+    metrics = outcome.metrics
+    if outcome.main:
+        typer.echo(
+            f"top-1 {metrics['top1']:.2f} %, best {metrics['best']:.2f} %, {clock(metrics['seconds'])}: {folder}"
+        )

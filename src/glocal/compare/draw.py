@@ -52,23 +52,22 @@ def curves(lines: Sequence[Line], x_name: str, y_name: str) -> str:
     return _svg(parts) + legend([line.name for line in lines])
 
 
-def bars(names: Sequence[str], series: Sequence[tuple[str, Sequence[float], int]], y_name: str) -> str:
-    """Draw groups of bars; each series has a name, a height per group and a colour."""
-    low, high, ticks = _nice(min(0.0, *(v for _, s, _ in series for v in s)), max(v for _, s, _ in series for v in s))
+def dots(names: Sequence[str], series: Sequence[tuple[str, Sequence[float], int]], y_name: str) -> str:
+    """Draw a dot per group and series, joined within the group; each series has a name, heights and a colour."""
+    values = [value for _, heights, _ in series for value in heights]
+    low, high, ticks = _nice(min(values), max(values))
     y = _Scale(low, high, HEIGHT - BOTTOM, TOP)
     group = (WIDTH - LEFT - RIGHT) / len(names)
-    width = group * 0.8 / len(series)
     parts = [_axes(y, ticks, "", y_name)]
     for i, name in enumerate(names):
-        start = LEFT + group * (i + 0.1)
-        for j, (label, heights, colour) in enumerate(series):
-            top, foot = min(y(heights[i]), y(0)), max(y(heights[i]), y(0))
-            parts.append(
-                f'<rect class="c{colour}" x="{start + j * width:.1f}" y="{top}" width="{width * 0.92:.1f}" '
-                f'height="{foot - top:.1f}"><title>{escape(f"{name}, {label}: {heights[i]:.1f}")}</title></rect>'
-            )
+        x = round(LEFT + group * (i + 0.5), 1)
+        levels = [y(heights[i]) for _, heights, _ in series]
+        parts.append(f'<line class="join" x1="{x}" x2="{x}" y1="{min(levels)}" y2="{max(levels)}"/>')
+        for (label, heights, colour), level in zip(series, levels, strict=True):
+            note = escape(f"{name}, {label}: {heights[i]:.1f}")
+            parts.append(f'<circle class="c{colour}" cx="{x}" cy="{level}" r="5"><title>{note}</title></circle>')
         if len(names) <= 20:
-            parts.append(_text(start + group * 0.4, HEIGHT - BOTTOM + 15, _cut(name, 60 / len(names)), "middle"))
+            parts.append(_text(x, HEIGHT - BOTTOM + 15, _cut(name, 80 / len(names)), "middle"))
     return _svg(parts) + legend([label for label, _, _ in series], [colour for _, _, colour in series])
 
 

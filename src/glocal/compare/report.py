@@ -38,7 +38,7 @@ def html(comparison: Comparison) -> str:
     recipe = comparison.plan.recipe
     title = f"{recipe.host.name} on {Path(recipe.data.name).name}"
     parts = [
-        f"<h1>{escape(title)}</h1><p class=lead>{escape(summary(made))}</p>{_facts(comparison)}",
+        f"<h1>{escape(title)}</h1><p class=lead>{escape(summary(made))}</p>{_facts(comparison)}{_host(comparison)}",
         f"<h2>Accuracy and cost</h2>{_table(made, top)}{_explained(comparison)}",
         _two("<h2>Gain over the host</h2>" + _gains(made), "<h2>Accuracy by epoch</h2>" + _curve(comparison, names)),
         _two(
@@ -61,6 +61,13 @@ def _facts(comparison: Comparison) -> str:
         "time": clock(comparison.seconds),
     }
     return "<dl>" + "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in facts.items()) + "</dl>"
+
+
+def _host(comparison: Comparison) -> str:
+    host = comparison.plan.recipe.host
+    options = ", ".join(f"{key} {value}" for key, value in host.arguments.items())
+    start = "its pretrained weights" if host.pretrained else "random weights"
+    return f"<p class=small>Host: {escape(host.name)}{escape(f' ({options})' if options else '')}, from {start}.</p>"
 
 
 def _table(made: Sequence[dict[str, Any]], top: dict[str, Any]) -> str:
@@ -117,7 +124,7 @@ def _classes(comparison: Comparison, names: Sequence[str], rival: str) -> str:
         order = sorted(order, key=lambda i: abs(series[-1][1][i] - series[0][1][i]), reverse=True)[:20]
         note = "<p class=small>The 20 classes that change most.</p>"
     picked = [(name, [values[i] for i in order], colour) for name, values, colour in series]
-    return draw.bars([comparison.classes[i] for i in order], picked, "top-1 (%)") + note
+    return draw.dots([comparison.classes[i] for i in order], picked, "top-1 (%)") + note
 
 
 def _confusions(comparison: Comparison, rival: str) -> str:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from glocal._version import __version__
 from glocal.compare.figures import Figures, measure
+from glocal.compare.parallel import Job, run_jobs
 from glocal.compare.plan import Plan, Variant
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.sources import in_memory
 from glocal.errors import GlocalError
+from glocal.measure.cost import cost
 from glocal.recipes.run import build, image_size, run
 from glocal.train import checkpoint
 from glocal.train.journal import read
@@ -66,19 +70,16 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
     for note in (*plan.notes, *pair.notes):
         show.note(note)
     pair = Pair(pair.train, pair.val)
-    figures = {each.name: _figures(plan, each, pair) for each in plan.variants}  # refuses misfits before any training
-    _few_threads(figures, plan.recipe.data.batch_size)
+    models = {each.name: _model(plan, each, pair) for each in plan.variants}  # refuses misfits before any training
+    tiny = _is_tiny(models, plan, pair)
+    if tiny:
+        torch.set_num_threads(1)  # handing work around costs tiny models more than the work
+    figures = {name: _figures(model, plan, pair) for name, model in models.items()}
     _same_plan(plan, folder)
-    results: list[Result] = []
-    runs = list(plan.runs())
-    for i, (variant, seed, recipe) in enumerate(runs, start=1):
-        place = folder / "runs" / f"{_safe(variant.name)}-seed{seed}"
-        if not (place / "metrics.json").exists():
-            title = f"{variant.name}, seed {seed} ({i}/{len(runs)})"
-            outcome = run(recipe, place, resume=resume, show=show, title=title, pair=pair)
-            took = outcome.metrics["seconds"]
-            show.note(f"{title}: {outcome.metrics['top1']:.2f} % after {clock(took)}")
-        results.append(_result(variant, seed, place))
+    runs = [(variant, seed, _place(folder, variant, seed), recipe) for variant, seed, recipe in plan.runs()]
+    jobs = [Job(f"{v.name}, seed {seed}", recipe, place, resume) for v, seed, place, recipe in runs]
+    _train([job for job in jobs if not job.done()], pair, show, os.cpu_count() or 1 if tiny else 1)
+    results = [_result(variant, seed, place) for variant, seed, place, _ in runs]
     return Comparison(
         plan,
         pair.train.classes,
@@ -98,24 +99,38 @@ def versions() -> dict[str, str]:
         "glocal": __version__,
         "python": platform.python_version(),
         **{name: version(name) for name in names},
-        "device": f"{device}, {torch.get_num_threads()} threads" if not torch.cuda.is_available() else device,
+        "device": device if torch.cuda.is_available() else f"{device}, {os.cpu_count()} cores",
     }
 
 
-def _figures(plan: Plan, variant: Variant, pair: Pair) -> Figures:
-    from dataclasses import replace
+def _train(jobs: list[Job], pair: Pair, show: Screen, workers: int) -> None:
+    if workers > 1 and len(jobs) > 1:
+        steps = jobs[0].recipe.epochs * (len(pair.train) // jobs[0].recipe.data.batch_size)
+        run_jobs(jobs, pair, workers, steps, show)
+        return
+    for i, job in enumerate(jobs, start=1):
+        title = f"{job.title} ({i}/{len(jobs)})"
+        metrics = run(job.recipe, job.folder, resume=job.resume, show=show, title=title, pair=pair).metrics
+        show.note(f"{title}: {metrics['top1']:.2f} % after {clock(metrics['seconds'])}")
 
+
+def _model(plan: Plan, variant: Variant, pair: Pair) -> nn.Module:
     torch.manual_seed(0)
     model = build(replace(plan.recipe, mechanisms=variant.mechanisms), pair)
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _is_tiny(models: dict[str, nn.Module], plan: Plan, pair: Pair) -> bool:
+    """Tell whether one step is so little work that one core does it best, and the images fit into each worker."""
+    if torch.cuda.is_available() or not isinstance(pair.train, MemoryImages):
+        return False
+    most = max(cost(model, image_size(plan.recipe)).gmacs for model in models.values())
+    return plan.recipe.data.batch_size * most < 1 and pair.train.pixels.numel() < 2**28
+
+
+def _figures(model: nn.Module, plan: Plan, pair: Pair) -> Figures:
     channels = pair.train.pixels.shape[1] if isinstance(pair.train, MemoryImages) else 3
     return measure(model, image_size(plan.recipe), channels, plan.recipe.data.batch_size)
-
-
-def _few_threads(figures: dict[str, Figures], batch: int) -> None:
-    """Give tiny models one thread: handing work around costs them more than the work, on a busy machine ten times."""
-    if not torch.cuda.is_available() and batch * max(each.gmacs for each in figures.values()) < 1:
-        torch.set_num_threads(1)
 
 
 def _same_plan(plan: Plan, folder: Path) -> None:
@@ -135,6 +150,10 @@ def _result(variant: Variant, seed: int, place: Path) -> Result:
     log = read(place / "log.jsonl")
     curve = [line for line in log if "val_top1" in line or "loss" in line]
     return Result(variant.name, seed, json.loads((place / "metrics.json").read_text()), curve)
+
+
+def _place(folder: Path, variant: Variant, seed: int) -> Path:
+    return folder / "runs" / f"{_safe(variant.name)}-seed{seed}"
 
 
 def _safe(name: str) -> str:

@@ -24,7 +24,7 @@ tr.best{background:var(--best);font-weight:600}
 table.plain{width:auto}table.plain td{text-align:left;padding:3px 14px 3px 0;border:0}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(340px,1fr));gap:20px 32px}
 svg{width:100%;height:auto}svg text{fill:var(--soft);font-size:11px;font-family:inherit}
-.grid{stroke:var(--rule)}.zero{stroke:var(--soft)}.frame{fill:none;stroke:var(--rule)}
+.grid{stroke:var(--rule)}.zero{stroke:var(--soft)}.join{stroke:var(--soft);opacity:.45;stroke-width:2}.frame{fill:none;stroke:var(--rule)}
 .line{fill:none!important;stroke-width:2.2}.band{opacity:.15;stroke:none!important}
 .right{fill:#1f77d0}.wrong{fill:#d0342c}
 .legend{margin:2px 0;display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px}

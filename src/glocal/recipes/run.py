@@ -13,11 +13,13 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
 
+from glocal.data.dense import DensePair
 from glocal.data.feed import FileFeed, feed
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
+from glocal.recipes.dense import DENSE, build_dense, dense_task, open_dense
 from glocal.recipes.lines import write
 from glocal.store import save
 from glocal.train import checkpoint
@@ -36,6 +38,8 @@ class Outcome:
     model: nn.Module
     metrics: dict[str, Any]
     folder: Path
+    main: bool = True
+    """Whether this process is the one that speaks."""
 
 
 def run(
@@ -48,8 +52,8 @@ def run(
     pair: Pair | None = None,
 ) -> Outcome:
     """Train as the recipe says; the folder gets the recipe, a log, checkpoints, metrics.json and model.safetensors."""
-    if recipe.task != "classify":
-        raise GlocalError(f"task {recipe.task!r} is not known. There is: classify.")
+    if recipe.task not in ("classify", *DENSE):
+        raise GlocalError(f"task {recipe.task!r} is not known. There are: classify, {', '.join(DENSE)}.")
     accelerator = accelerate(recipe, folder)
     show = show or screen(accelerator.is_main_process)
     if not accelerator.is_main_process:
@@ -64,7 +68,8 @@ def accelerate(recipe: Recipe, folder: Path) -> Accelerator:
     AcceleratorState._reset_state(reset_partial_state=False)  # an earlier run may have had another precision
     precision = "no" if recipe.precision == "fp32" else recipe.precision
     trackers: list[Any] = list(recipe.trackers)
-    return Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir=folder)
+    cpu = not torch.cuda.is_available()  # said aloud, or several processes on a processor do not find each other
+    return Accelerator(cpu=cpu, mixed_precision=precision, log_with=trackers or None, project_dir=folder)
 
 
 def build(recipe: Recipe, pair: Pair) -> nn.Module:
@@ -113,8 +118,10 @@ def open_data(recipe: Recipe) -> Pair:
     return in_memory(load(recipe.data, recipe.seed), recipe.data, image_size(recipe))
 
 
-def prepare(recipe: Recipe, pair: Pair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
+def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
     """Put data, model, task and loop together."""
+    if isinstance(pair, DensePair):
+        return _prepare_dense(recipe, pair, accelerator, folder, show)
     order = Order(
         len(pair.train),
         recipe.data.batch_size,
@@ -141,13 +148,21 @@ def prepare(recipe: Recipe, pair: Pair, accelerator: Accelerator, folder: Path, 
     return Loop(recipe, model, task, folder, accelerator, show)
 
 
+def _prepare_dense(recipe: Recipe, pair: DensePair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
+    seed(recipe.seed)
+    model = build_dense(recipe, len(pair.train.classes))
+    if recipe.sync_bn:
+        model = _synchronised(model, accelerator)
+    return Loop(recipe, model, dense_task(recipe, pair, accelerator, show.note), folder, accelerator, show)
+
+
 def _train(
     recipe: Recipe, folder: Path, accelerator: Accelerator, resume: bool, show: Screen, title: str, pair: Pair | None
 ) -> Outcome:
-    pair = pair or open_data(recipe)
-    for note in pair.notes:
+    opened = pair or (open_dense(recipe) if recipe.task in DENSE else open_data(recipe))
+    for note in opened.notes:
         show.note(note)
-    loop = prepare(recipe, pair, accelerator, folder, show)
+    loop = prepare(recipe, opened, accelerator, folder, show)
     if accelerator.is_main_process and not (folder / "recipe.yaml").exists():
         checkpoint.write_bytes(folder / "recipe.yaml", write(recipe).encode())
     if recipe.trackers:
@@ -157,13 +172,13 @@ def _train(
         show.note(f"going on from step {loop.step} of {loop.total}")
     figures = loop.run(title or folder.name)
     metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
-    metrics |= {"classes": list(pair.train.classes), "mean": list(pair.train.mean), "std": list(pair.train.std)}
+    metrics |= {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
     if accelerator.is_main_process:
         save(loop.model, folder / "model.safetensors")
         checkpoint.write_json(folder / "metrics.json", metrics)
     if recipe.trackers:
         accelerator.end_training()
-    return Outcome(loop.model, metrics, folder)
+    return Outcome(loop.model, metrics, folder, accelerator.is_main_process)
 
 
 def _synchronised(model: nn.Module, accelerator: Accelerator) -> nn.Module:
