@@ -1,71 +1,22 @@
-"""Graft mechanisms onto hosts, fold them for inference, and remember what was done."""
+"""Graft mechanisms onto hosts, and fold them for inference."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
-from glocal.hosts import sites
 from glocal.mechanisms import describe
-from glocal.site import Mechanism, Seam, Site
+from glocal.plan import Plan, plan_grafts
+from glocal.record import Graft, Record, Step
+from glocal.site import Mechanism, Site
 from glocal.wrappers import Wrapper
 
-
-@dataclass(frozen=True)
-class Graft:
-    """One mechanism at one site."""
-
-    mechanism: str
-    seam: str
-    path: str
-    layer: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call of `enhance`: the mechanisms, as JSON can hold them."""
-
-    mechanisms: tuple[dict[str, Any], ...]
-    preserve: bool = False
-
-
-@dataclass
-class Record:
-    """What `enhance` did to a model: which parameters the host kept, which are new, which had to go."""
-
-    host: str
-    name: str | None = None
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    steps: list[Step] = field(default_factory=list[Step])
-    grafts: list[Graft] = field(default_factory=list[Graft])
-    kept: list[str] = field(default_factory=list[str])
-    new: list[str] = field(default_factory=list[str])
-    gone: list[str] = field(default_factory=list[str])
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.name or self.host}: {len(self.grafts)} grafts, {len(self.kept)} parameters kept, "
-            f"{len(self.new)} new, {len(self.gone)} gone"
-        ]
-        lines += [f"  {each.mechanism:<18} {each.seam:<10} {each.path}" for each in self.grafts]
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    mechanism: Mechanism
-    site: Site
-    replaces: bool
-
-
-# A fixed order, inner places first, so that the order of arguments does not matter.
-_ORDER = list(Seam)
+__all__ = ["Graft", "Record", "Step", "enhance", "fold"]
 
 
 def enhance(model: nn.Module, *mechanisms: Mechanism, inplace: bool = False, preserve: bool = False) -> nn.Module:
@@ -83,7 +34,7 @@ def enhance(model: nn.Module, *mechanisms: Mechanism, inplace: bool = False, pre
         _rehearse(model, mechanisms, preserve)
     else:
         model = copy.deepcopy(model)
-    plans = _plan(model, mechanisms, preserve)
+    plans = plan_grafts(model, mechanisms, preserve)
     before = _tensors(model)
     record = cast("Record | None", getattr(model, "glocal", None)) or Record(type(model).__name__)
     for plan in plans:
@@ -91,7 +42,7 @@ def enhance(model: nn.Module, *mechanisms: Mechanism, inplace: bool = False, pre
         label = type(plan.mechanism).__name__
         record.grafts.append(Graft(label, str(plan.site.seam), plan.site.path, plan.site.layer))
     record.steps.append(Step(tuple(describe(each) for each in mechanisms), preserve))
-    _compare(record, before, _tensors(model))
+    record.compare(before, _tensors(model))
     model.glocal = record  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     return model
 
@@ -112,104 +63,11 @@ def _rehearse(model: nn.Module, mechanisms: Sequence[Mechanism], preserve: bool)
     memo |= {id(each): nn.Parameter(torch.empty_like(each, device="meta")) for each in model.parameters()}
     shadow = copy.deepcopy(model, memo)
     with torch.device("meta"):
-        for plan in _plan(shadow, mechanisms, preserve):
+        for plan in plan_grafts(shadow, mechanisms, preserve):
             _graft(shadow, plan, preserve)
 
 
-def _plan(model: nn.Module, mechanisms: Sequence[Mechanism], preserve: bool) -> list[_Plan]:
-    offered = sites(model)
-    plans = [plan for each in mechanisms for plan in _wishes(model, each, offered, preserve)]
-    _refuse_clashes(plans)
-    return sorted(plans, key=lambda plan: (not plan.replaces, _ORDER.index(plan.site.seam), _rank(plan.mechanism)))
-
-
-def _wishes(model: nn.Module, mechanism: Mechanism, offered: list[Site], preserve: bool) -> list[_Plan]:
-    plans: list[_Plan] = []
-    for seam in mechanism.seams(preserve):
-        there = [site for site in offered if site.seam is seam]
-        if not there:
-            raise GlocalError(_misfit(model, mechanism, seam, offered))
-        taken = [site for site in there if mechanism.takes(site)]
-        plans += [_Plan(mechanism, site, mechanism.replaces(preserve)) for site in taken]
-    for plan in plans:
-        if plan.replaces and plan.site.plain:
-            raise GlocalError(
-                f"{_name(mechanism)} cannot replace {plan.site.path} of {type(model).__name__}: {plan.site.plain}."
-            )
-    if not plans:
-        raise GlocalError(f"{_name(mechanism)} chose no layer of {type(model).__name__}, so it would change nothing.")
-    return plans
-
-
-def _misfit(model: nn.Module, mechanism: Mechanism, seam: Seam, offered: list[Site]) -> str:
-    from glocal.mechanisms import DTM, LIFE, ContextBroadcast, ConvStem, EarlyMLP, LocalFFN, SqueezeContext, UniformHead
-
-    lacks = {
-        Seam.STEM: "plain patch embedding",
-        Seam.POSITION: "absolute positions",
-        Seam.QKV: "single q/k/v projection",
-        Seam.ATTENTION: "attention",
-        Seam.MIXED: "attention",
-        Seam.FFN: "feed-forward network of its own",
-        Seam.HIDDEN: "hidden map that can be reached",
-        Seam.MERGE: "token merging",
-        Seam.TOKENISER: "tokeniser with feed-forward networks",
-    }
-    present = {site.seam for site in offered}
-    attends = bool(present & {Seam.ATTENTION, Seam.MIXED})
-    missing = "attention" if seam is Seam.QKV and not attends else lacks[seam]
-    usual = (LIFE(), LocalFFN(), ContextBroadcast(), DTM(), EarlyMLP(), UniformHead(), SqueezeContext(), ConvStem())
-    fitting = [_name(each) for each in usual if present.issuperset(each.seams(False))]
-    return (
-        f"{type(model).__name__} has no {missing}, so {_name(mechanism)} has no place in it. "
-        f"It takes: {', '.join(fitting) or 'no mechanism'}."
-    )
-
-
-def _refuse_clashes(plans: list[_Plan]) -> None:
-    replaced: dict[str, _Plan] = {}
-    for plan in plans:
-        if not plan.replaces:
-            continue
-        if plan.site.path in replaced:
-            first, second = _name(replaced[plan.site.path].mechanism), _name(plan.mechanism)
-            raise GlocalError(f"{first} and {second} both replace {plan.site.path}. Give them different layers.")
-        replaced[plan.site.path] = plan
-    for plan in plans:
-        for path, owner in replaced.items():
-            inside = plan.site.path.startswith(f"{path}.")
-            silenced = getattr(owner.mechanism, "removes", False) and plan is not owner and _same_attention(plan, owner)
-            if inside or silenced:
-                raise GlocalError(_overlap(owner, plan, plans))
-
-
-def _same_attention(plan: _Plan, owner: _Plan) -> bool:
-    about_attention = plan.site.seam in (Seam.QKV, Seam.ATTENTION, Seam.MIXED)
-    return about_attention and plan.site.layer == owner.site.layer
-
-
-def _overlap(owner: _Plan, plan: _Plan, plans: list[_Plan]) -> str:
-    taken = {each.site.layer for each in plans if each.mechanism is owner.mechanism}
-    free = sorted(set(range(owner.site.depth)) - taken)
-    first, second = _name(owner.mechanism), _name(plan.mechanism)
-    removes = "removes attention" if getattr(owner.mechanism, "removes", False) else f"replaces {owner.site.seam}"
-    advice = (
-        f'Give {second} layers="{_spans(free)}".' if free else f"Leave out one of them, or give {first} fewer layers."
-    )
-    return f"{first} {removes} in layers {_spans(sorted(taken))}, where {second} would sit. {advice}"
-
-
-def _spans(layers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def _graft(model: nn.Module, plan: _Plan, preserve: bool) -> None:
+def _graft(model: nn.Module, plan: Plan, preserve: bool) -> None:
     site = plan.site
     owner, name = _owner(model, site.path)
     old = getattr(owner, name)
@@ -263,19 +121,3 @@ def _silence(site: Site, owner: nn.Module) -> None:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters(remove_duplicate=False))
-
-
-def _compare(record: Record, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
-    known, still = {id(each) for each in before.values()}, {id(each) for each in after.values()}
-    earlier = set(record.new)
-    record.kept = [name for name, each in after.items() if id(each) in known and name not in earlier]
-    record.new = [name for name, each in after.items() if id(each) not in known or name in earlier]
-    record.gone += [name for name, each in before.items() if id(each) not in still]
-
-
-def _rank(mechanism: Mechanism) -> str:
-    return type(mechanism).__name__ + repr(mechanism)
-
-
-def _name(mechanism: Mechanism) -> str:
-    return type(mechanism).__name__
