@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import typer
 
+from glocal.cli.app import app_
 from glocal.cli.compare import compare
 from glocal.cli.convert import convert
 from glocal.cli.cost import cost
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 for command in (compare, train, predict, explain, recipes, cost, convert, papers):
     app.command()(command)
+app.command("app")(app_)
 app.command("list")(list_)
 app.command("eval")(eval_)
 
