@@ -106,7 +106,7 @@ def _arguments(recipe: Recipe) -> dict[str, Any]:
     arguments: dict[str, Any] = {**recipe.host.arguments, "num_classes": 0}
     if recipe.data.size is None or "img_size" in arguments:
         return arguments
-    sized = arguments | {"img_size": dense_size(recipe)}
+    sized: dict[str, Any] = arguments | {"img_size": dense_size(recipe)}
     try:
         with torch.device("meta"):
             create_model(recipe.host.name, **sized)
