@@ -68,7 +68,8 @@ class PyramidVisionTransformer(Pyramid):
             ]
             merge = ConvMerge(dims[s - 1], dims[s]) if s else ConvMerge(in_chans, dims[0], 4)
             last = class_token and s == len(depths) - 1
-            return Stage(merge, blocks, dims[s], sizes[s], positions=True, class_token=last, pos_drop=pos_drop_rate)
+            reads = {"least": 1 if standard or s not in attention_stages else sr_ratios[s], "pos_drop": pos_drop_rate}
+            return Stage(merge, blocks, dims[s], sizes[s], positions=True, class_token=last, **reads)
 
         super().__init__(
             [stage(s) for s in range(len(depths))],

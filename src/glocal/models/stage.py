@@ -12,6 +12,7 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glocal.errors import LatticeError
 from glocal.lattice import Lattice
 from glocal.models.positions import Grid, RelativeAttention, resize_positions
 
@@ -75,9 +76,11 @@ class Stage(nn.Module):
         positions: bool,
         class_token: bool = False,
         pos_drop: float = 0.0,
+        least: int = 1,
     ) -> None:
         super().__init__()
         self.dim, self.grid, self.prefix = dim, grid, int(class_token)
+        self.least = least  # the smallest side of a map that the blocks can read
         self.merge = merge
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if class_token else None
         self.pos_embed = nn.Parameter(torch.empty(1, self.prefix + grid[0] * grid[1], dim)) if positions else None
@@ -92,6 +95,7 @@ class Stage(nn.Module):
     def forward(self, patch_map: Tensor) -> tuple[Tensor, Lattice]:
         x = self.merge(patch_map)
         lattice = Lattice(x.shape[-2], x.shape[-1], self.prefix)
+        self._check(lattice)
         aux = x.new_empty(0) if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1)
         tokens = lattice.join(aux, x)
         if self.pos_embed is not None:
@@ -100,6 +104,13 @@ class Stage(nn.Module):
         for block in self.blocks:
             tokens = checkpoint(block, tokens, lattice) if self.grad_checkpointing else block(tokens, lattice)
         return tokens, lattice
+
+    def _check(self, lattice: Lattice) -> None:
+        if not torch.compiler.is_compiling() and min(lattice.height, lattice.width) < self.least:
+            raise LatticeError(
+                f"this stage's attention shrinks its map by {self.least}, but the map is "
+                f"{lattice.height}x{lattice.width}. Use larger images; PVT's own ratios need 32 pixels a side."
+            )
 
     @torch.no_grad()
     def resize(self, grid: Grid) -> None:

@@ -11,7 +11,7 @@ import torch
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-from glocal import GlocalError
+from glocal import GlocalError, LatticeError
 from tests.unit.models.tiny import PYRAMIDS, TINY, build
 
 every = pytest.mark.parametrize("name", TINY)
@@ -29,6 +29,13 @@ def test_images_of_any_size_and_shape_are_classified(name: str) -> None:
         assert model(image(*size)).shape == (2, 5)
     wide = image(64, 128)
     assert not torch.allclose(model(wide), model(wide.transpose(2, 3)), atol=1e-4)
+
+
+def test_an_image_too_small_for_reduced_attention_is_refused_with_the_remedy() -> None:
+    assert build("pvt")(image(32, 64)).shape == (2, 5)
+    with pytest.raises(LatticeError, match="shrinks its map by 4, but the map is 2x16. Use larger images"):
+        build("pvt")(image(8, 64))
+    assert build("pvt_msa")(image(8, 64)).shape == (2, 5)
 
 
 @every
