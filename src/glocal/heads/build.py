@@ -55,7 +55,8 @@ def head(name: str, task: str | None = None) -> Head:
 def put_on(host: nn.Module, name: str, classes: int, **options: Any) -> nn.Module:
     """Put a head on a host, which loses its own classifier: a detector or a segmenter for so many classes."""
     found = head(name)
-    known = [each for each in inspect.signature(found.inner or found.make).parameters if each not in _FIXED]
+    takers = [found.make, *([found.inner] if found.inner else [])]
+    known = [each for taker in takers for each in inspect.signature(taker).parameters if each not in _FIXED]
     for key in options:
         if key not in known:
             taken = ", ".join(known) or "no options"
@@ -63,4 +64,4 @@ def put_on(host: nn.Module, name: str, classes: int, **options: Any) -> nn.Modul
     return found.make(host, classes, **options)
 
 
-_FIXED = ("host", "classes", "project", "backbone", "num_classes", "min_size", "max_size", "kwargs")
+_FIXED = ("host", "classes", "project", "backbone", "num_classes", "min_size", "max_size", "kwargs", "options")

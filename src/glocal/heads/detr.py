@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from glocal.errors import GlocalError
 from glocal.heads.detr_loss import SetLoss, to_corners
-from glocal.heads.pyramid import Maps
+from glocal.heads.pyramid import Maps, OnHost
 from glocal.heads.retinanet import Target
 from glocal.lattice import Lattice
 from glocal.mechanisms.life import MultiScaleQKV
@@ -76,7 +76,7 @@ class DecoderLayer(nn.Module):
         return self.norm3(found + self.drop(self.mlp(found)))
 
 
-class DETR(nn.Module):
+class DETR(OnHost):
     """Give losses for images with targets, detections in pixels without; labels count from 0.
 
     The host's last map is brought to stride 32 by a 3x3 convolution where it is finer, as the paper's counts say.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glocal.heads.pyramid import Maps
+from glocal.heads.pyramid import Maps, OnHost
 
 
-class LinearSegmenter(nn.Module):
+class LinearSegmenter(OnHost):
     """Give (B, classes, H, W) scores at the size of the images."""
 
     def __init__(self, host: nn.Module, classes: int) -> None:

@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN as TorchvisionMaskRCNN
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from glocal.heads.pyramid import FeaturePyramid, PyramidNetwork
-from glocal.heads.retinanet import AS_THEY_ARE, Target
+from glocal.heads.pyramid import FeaturePyramid, OnHost, PyramidNetwork
+from glocal.heads.retinanet import Batching, Target
 
 
-class MaskRCNN(nn.Module):
+class MaskRCNN(OnHost):
     """Give losses for images with targets, detections with masks in pixels without; labels count from 0."""
 
     masks = True
 
-    def __init__(self, host: nn.Module, classes: int, **options: Any) -> None:
+    def __init__(self, host: nn.Module, classes: int, *, dim: int = 256, **options: Any) -> None:
         super().__init__()
-        network = PyramidNetwork(FeaturePyramid(host), 0, LastLevelMaxPool())
-        self.net = TorchvisionMaskRCNN(network, classes + 1, **AS_THEY_ARE, **options)
+        network = PyramidNetwork(FeaturePyramid(host), 0, LastLevelMaxPool(), dim)
+        self.net = TorchvisionMaskRCNN(network, classes + 1, **options)
+        self.net.transform = Batching()
 
     def forward(self, images: Sequence[Tensor] | Tensor, targets: Sequence[Target] | None = None) -> Any:
         if targets is not None:  # torchvision counts the background as class 0

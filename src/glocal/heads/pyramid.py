@@ -42,6 +42,16 @@ class Maps(nn.Module):
         return [maps[self.taken.index(index)] for index in self.indices]
 
 
+class OnHost(nn.Module):
+    """A module around a host that speaks for it: which parameters want no weight decay."""
+
+    def no_weight_decay(self) -> set[str]:
+        """Name them as the host does, wherever it sits."""
+        hosts = [(path, each.host) for path, each in self.named_modules() if isinstance(each, Maps)]
+        listed = [(path, getattr(host, "no_weight_decay", set)()) for path, host in hosts]
+        return {f"{path}.host.{name}" for path, names in listed for name in names}
+
+
 class FeaturePyramid(nn.Module):
     """Give four maps, the first at a quarter of the patch size of a plain host, or a hierarchical host's own."""
 

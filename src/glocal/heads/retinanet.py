@@ -10,25 +10,40 @@ from typing import Any
 
 from torch import Tensor, nn
 from torchvision.models.detection import RetinaNet as TorchvisionRetinaNet
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-from glocal.heads.pyramid import FeaturePyramid, PyramidNetwork
+from glocal.heads.pyramid import FeaturePyramid, OnHost, PyramidNetwork
 
 Target = dict[str, Tensor]
-# The data come normalised and at their size; torchvision only pads them to one batch.
-AS_THEY_ARE: dict[str, Any] = {"_skip_resize": True, "image_mean": [0.0] * 3, "image_std": [1.0] * 3}
 
 
-class RetinaNet(nn.Module):
+class Batching(GeneralizedRCNNTransform):
+    """Pad images to one batch and leave them as they are otherwise: the data come normalised and at their size."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 0, [0.0] * 3, [1.0] * 3)
+
+    def normalize(self, image: Tensor) -> Tensor:
+        """Return the image."""
+        return image
+
+    def resize(self, image: Tensor, target: Target | None = None) -> tuple[Tensor, Target | None]:
+        """Return both."""
+        return image, target
+
+
+class RetinaNet(OnHost):
     """Give losses for images with targets, detections in pixels without; labels count from 0."""
 
     masks = False
 
-    def __init__(self, host: nn.Module, classes: int, **options: Any) -> None:
+    def __init__(self, host: nn.Module, classes: int, *, dim: int = 256, **options: Any) -> None:
         super().__init__()
         pyramid = FeaturePyramid(host)
-        extra = LastLevelP6P7(pyramid.widths[-1], 256)  # the first further level comes from the host's last map
-        self.net = TorchvisionRetinaNet(PyramidNetwork(pyramid, 1, extra), classes, **AS_THEY_ARE, **options)
+        extra = LastLevelP6P7(pyramid.widths[-1], dim)  # the first further level comes from the host's last map
+        self.net = TorchvisionRetinaNet(PyramidNetwork(pyramid, 1, extra, dim), classes, **options)
+        self.net.transform = Batching()
 
     def forward(self, images: Sequence[Tensor] | Tensor, targets: Sequence[Target] | None = None) -> Any:
         return self.net(list(images), None if targets is None else list(targets))

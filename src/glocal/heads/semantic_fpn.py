@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork
 
-from glocal.heads.pyramid import FeaturePyramid
+from glocal.heads.pyramid import FeaturePyramid, OnHost
 
 
-class SemanticFPN(nn.Module):
+class SemanticFPN(OnHost):
     """Give (B, classes, H, W) scores.
 
     smp's decoder of that name leaves out the pyramid's 3x3 convolutions (2.4 M parameters), which LIT's Table 8 counts;

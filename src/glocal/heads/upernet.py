@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glocal.errors import GlocalError
-from glocal.heads.pyramid import FeaturePyramid
+from glocal.heads.pyramid import FeaturePyramid, OnHost
 
 
-class UperNet(nn.Module):
+class UperNet(OnHost):
     """Give (B, classes, H, W) scores; in training a second, auxiliary answer from the third map too.
 
     The counts of CB's Table 6 need 512 channels for every host; its text says 192, 384 and 512.

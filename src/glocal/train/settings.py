@@ -97,6 +97,20 @@ class DistillSettings:
 
 
 @dataclass(frozen=True)
+class HeadSettings:
+    """What makes the host a detector or a segmenter."""
+
+    name: str
+    """detr, detr-linear, detr-life, retinanet, mask_rcnn; linear, upernet, semantic_fpn."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Any other argument the head takes."""
+    backbone: str | None = None
+    """A run folder or saved model whose host's weights are taken to start from."""
+    keep_context: bool = False
+    """Keep Context Broadcasting in blocks that feed a detector's pyramid; its paper leaves them out."""
+
+
+@dataclass(frozen=True)
 class SaveSettings:
     """Which checkpoints are written and kept, besides the last and the best."""
 
@@ -118,6 +132,8 @@ class Recipe:
     task: str = "classify"
     mechanisms: tuple[Mechanism, ...] = ()
     preserve: bool = False
+    head: HeadSettings | None = None
+    """For detection and segmentation."""
     optim: OptimSettings = OptimSettings()
     mix: MixSettings = MixSettings()
     distill: DistillSettings | None = None
