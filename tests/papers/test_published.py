@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from timm.models import is_model
@@ -13,7 +15,7 @@ from glocal.papers import Row
 
 ROWS = list(papers.rows())
 CLASSIFIERS = [row for row in ROWS if row.task == "classify"]
-COUNTED = [row for row in ROWS if buildable(row)]
+COUNTED = [row for row in CLASSIFIERS if buildable(row)]  # the dense models: test_dense.py
 
 
 def test_every_classifier_of_every_table_can_be_built_by_name() -> None:
@@ -36,6 +38,21 @@ def test_a_row_names_the_same_model_by_host_and_mechanisms(row: Row) -> None:
         by_name = create_model(row.model, **arguments)
         by_hand = create_model(row.host, *named(row.mechanisms), **arguments)
     assert _params(by_name) == _params(by_hand)
+
+
+def test_dense_models_are_compared_by_their_increase() -> None:
+    found = compare(papers.table("life", 2)[1])
+    assert (found.row.params_check, found.params_agree, found.gmacs_agree) == ("increase", True, True)
+    assert all(buildable(row) for number in (2, 3) for row in papers.table("life", number))
+
+
+def test_a_wrong_figure_would_be_seen() -> None:
+    row = papers.table("life", 1)[3]
+    assert compare(replace(row, params_m=5.61)).params_agree is False
+    assert compare(replace(row, gmacs=1.35)).gmacs_agree is False
+    increase = papers.table("life", 1)[9]
+    assert compare(replace(increase, params_m=27.92)).params_agree is False
+    assert compare(replace(papers.table("lit", 2)[15], params_m=49.0)).params_agree is False
 
 
 def test_a_row_that_cannot_be_met_says_why() -> None:

@@ -49,11 +49,11 @@ def side(arguments: dict[str, Any]) -> int:
     return arguments["img_size"]
 
 
-def run(model: nn.Module, size: int) -> Tensor:
+def run(model: nn.Module, size: int, batch: int = 2) -> Tensor:
     """Pass images forwards and back; every gradient there is must be a number, and the image must matter."""
     for each in model.get_classifier().parameters():  # pyright: ignore[reportCallIssue]
         nn.init.normal_(each)  # some heads start at zero
-    images = torch.randn(2, 3, size, size, requires_grad=True)
+    images = torch.randn(batch, 3, size, size, requires_grad=True)
     logits = model.train()(images)
     logits.square().sum().backward()
     assert images.grad is not None and images.grad.abs().sum() > 0
@@ -84,13 +84,13 @@ def test_a_tiny_version_runs_forwards_and_back_at_two_sizes(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_the_full_model_runs_forwards_and_back_at_two_sizes(name: str) -> None:
+def test_the_full_model_runs_forwards_and_back_and_at_another_size(name: str) -> None:
     model: Any = create_model(name)
     size = model.pretrained_cfg["input_size"][-1]
-    assert run(model, size).shape == (2, 1000)
-    larger = {32: 48, 256: 320}.get(size, 288)
-    larger = 280 if root(name).startswith("swin_") else larger
-    assert run(at_size(name, model, {}, larger), larger).shape == (2, 1000)
+    assert run(model, size, batch=1).shape == (1, 1000)
+    other = {32: 48, 256: 192}.get(size, 192)
+    with torch.no_grad():
+        assert at_size(name, model, {}, other).eval()(torch.randn(1, 3, other, other)).isfinite().all()
 
 
 # timm reports strides from 4 on whatever the patch size, so Swins of single pixels are left out.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from math import floor
 from typing import Any
 
@@ -13,6 +15,8 @@ from timm.models import is_model
 from torch import nn
 
 from glocal import papers
+from glocal.errors import GlocalError
+from glocal.heads.build import HEADS, put_on
 from glocal.measure.cost import cost
 from glocal.measure.table import Column, Table
 from glocal.papers import Row
@@ -28,13 +32,17 @@ class Comparison:
     row: Row
     params_m: float
     gmacs: float
+    """Counted only where the paper prints it."""
     params_agree: bool | None
     gmacs_agree: bool | None
 
 
 def buildable(row: Row) -> bool:
-    """Tell whether the row is a classifier we can build that prints parameters or multiply-adds."""
-    return row.task == "classify" and (row.params_m or row.gmacs) is not None and is_model(row.model)
+    """Tell whether we can build the row's model, and it prints parameters or multiply-adds."""
+    if (row.params_m or row.gmacs) is None or not is_model(row.model):
+        return False
+    # UperNet's decoder comes with an extra.
+    return row.head in ("", *HEADS) and (row.head != "upernet" or find_spec("segmentation_models_pytorch") is not None)
 
 
 def compare(row: Row) -> Comparison:
@@ -68,6 +76,8 @@ def papers_table(rows: Iterable[Row] | None = None) -> Table:
     """Set every row that we can build beside its paper's figures."""
     remarks: dict[str, str] = {}
     found = [_line(each, remarks) for each in compare_all(rows)]
+    if not found:
+        raise GlocalError("that table prints no parameters or multiply-adds of a model that glocal can build.")
     missed = [line for line in found if "no" in (line.get("params_verdict"), line.get("gmacs_verdict"))]
     notes = (
         f"{len(found)} rows, {len(missed)} of them off. Parameters are held to the printed digits, multiply-adds to "
@@ -132,18 +142,20 @@ def _printed(figure: float | None) -> float:
 
 
 def _counts(row: Row) -> tuple[float, float]:
-    return _count(row.model, tuple(sorted(row.arguments.items())), row.size, row.counted)
+    arguments = json.dumps(row.arguments, sort_keys=True)
+    return _count(row.model, row.head, arguments, row.size, row.counted, row.gmacs is not None)
 
 
 @cache
-def _count(name: str, arguments: tuple[tuple[str, Any], ...], size: int, counted: str) -> tuple[float, float]:
+def _count(name: str, head: str, arguments: str, size: int, counted: str, timed: bool) -> tuple[float, float]:
+    given: dict[str, Any] = json.loads(arguments)
+    classes = given.pop("num_classes", 1000)
     with torch.device("meta"):
-        model = create_model(name, **dict(arguments))
-    spent = cost(model, size)
-    params = spent.trainable if counted == "trainable" else spent.params
-    if counted == "headless":
-        params -= _head(model)
-    return params / 1e6, spent.gmacs
+        model = create_model(name, num_classes=0 if head else classes, **given)
+        model = put_on(model, head, classes) if head else model
+    kept = [each for each in model.parameters() if counted != "trainable" or each.requires_grad]
+    params = sum(each.numel() for each in kept) - (_head(model) if counted == "headless" else 0)
+    return params / 1e6, cost(model, size).gmacs if timed else 0.0
 
 
 def _head(model: nn.Module) -> int:
