@@ -173,6 +173,17 @@ def test_a_class_token_bypasses_the_local_network_and_hears_the_broadcast(kind: 
     assert not torch.allclose(heard(x), model(x))
 
 
+def test_pvt_with_standard_attention_early_mlp_and_dtm_is_lit() -> None:
+    shape = {**_PYRAMID, "global_pool": "token"}
+    pvt = PyramidVisionTransformer(**shape, standard=True, attention_stages=(0, 1))
+    grafted = enhance(pvt, EarlyMLP(stages=(0,)), DTM()).eval()
+    lit = lively(LIT(**shape, relative=False, attention_stages=(1,))).eval()
+    assert grafted.state_dict().keys() == lit.state_dict().keys()
+    grafted.load_state_dict(lit.state_dict())
+    x = torch.randn(2, 3, 40, 32)
+    assert torch.equal(grafted(x), lit(x))
+
+
 def count(model: nn.Module, trainable: bool = False) -> int:
     return sum(each.numel() for each in model.parameters() if each.requires_grad or not trainable)
 
