@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 from glocal import GlocalError
 from glocal.cli import app
 from glocal.hosts import ADAPTERS
-from glocal.measure.listing import host_table, mechanism_table, model_table
+from glocal.measure.listing import host_table, mechanism_table, model_table, release_table
 from glocal.mechanisms.names import CONFIGS
 from glocal.named_models import NAMED
+from glocal.released import RELEASES
 
 
 def test_models_are_listed_with_host_mechanisms_and_tables() -> None:
@@ -45,6 +46,13 @@ def test_every_mechanism_is_listed_with_its_options() -> None:
     rows = {row["mechanism"]: row for row in mechanism_table().rows}
     assert set(rows) == {name.replace("_", "-") for name in CONFIGS}
     assert "kernels=(1, 3, 5)" in rows["life"]["options"]
+
+
+def test_every_release_is_listed_with_the_model_it_becomes() -> None:
+    rows = {row["release"]: row for row in release_table().rows}
+    assert set(rows) == set(RELEASES)
+    assert rows["life_deit_tiny_patch16_224"]["mechanisms"] == "life(aux_key=first)"
+    assert rows["localvit_tiny_mlp4_act3_r4"]["mechanisms"] == "local-ffn(reduction=4)"
 
 
 def test_list_writes_json() -> None:

@@ -1,4 +1,4 @@
-"""glocal list: the models, hosts and mechanisms there are."""
+"""glocal list: the models, hosts, mechanisms and released checkpoints there are."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class What(StrEnum):
     MODELS = "models"
     HOSTS = "hosts"
     MECHANISMS = "mechanisms"
+    RELEASES = "releases"
 
 
 def list_(
@@ -23,8 +24,13 @@ def list_(
     wanted: Annotated[str, typer.Option("--filter", help="Keep lines with this text; * and ? stand for any.")] = "",
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
-    """List the papers' models by name, the hosts, or the mechanisms."""
+    """List the papers' models by name, the hosts, the mechanisms, or the released checkpoints."""
     from glocal.measure import listing
 
-    tables = {"models": listing.model_table, "hosts": listing.host_table, "mechanisms": listing.mechanism_table}
-    typer.echo(tables[what.value](wanted).render(form.value))
+    tables = {
+        What.MODELS: listing.model_table,
+        What.HOSTS: listing.host_table,
+        What.MECHANISMS: listing.mechanism_table,
+        What.RELEASES: listing.release_table,
+    }
+    typer.echo(tables[what](wanted).render(form.value))

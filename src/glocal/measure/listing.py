@@ -1,4 +1,4 @@
-"""What there is to choose from, as tables: models by name, hosts, mechanisms."""
+"""What there is to choose from, as tables: models by name, hosts, mechanisms, released checkpoints."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from glocal.hosts import ADAPTERS, sites
 from glocal.measure.table import Column, Table
 from glocal.mechanisms.names import CONFIGS
 from glocal.named_models import NAMED
+from glocal.released import RELEASES
 from glocal.site import Mechanism, Site
 
 _MODELS = (
@@ -34,6 +35,12 @@ _MECHANISMS = (
     Column("seams", "seams"),
     Column("options", "options"),
     Column("about", "about"),
+)
+_RELEASES = (
+    Column("release", "release"),
+    Column("model", "model"),
+    Column("mechanisms", "mechanisms"),
+    Column("classes", "classes"),
 )
 # A small and well-known model of each family that timm has.
 _EXAMPLES = {
@@ -94,6 +101,20 @@ def mechanism_table(wanted: str = "") -> Table:
         for name, kind in CONFIGS.items()
     ]
     return Table(_MECHANISMS, _chosen(rows, wanted))
+
+
+def release_table(wanted: str = "") -> Table:
+    """List the released checkpoints that `load_released` knows, and the model each becomes."""
+    rows = [
+        {
+            "release": name,
+            "model": release.model,
+            "mechanisms": release.mechanisms or (NAMED[release.model].mechanisms if release.model in NAMED else ""),
+            "classes": release.classes,
+        }
+        for name, release in RELEASES.items()
+    ]
+    return Table(_RELEASES, _chosen(rows, wanted))
 
 
 def fitting(host: nn.Module) -> list[str]:
