@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+# What decides which checkpoint is best, by task.
+MEASURES = {"top1": "top-1", "ap": "AP", "miou": "mIoU"}
+
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (see glocal recipes), a YAML file, or a run folder.")],
@@ -36,6 +39,7 @@ def train(
         outcome = run(settings, folder, resume=resume)
     metrics = outcome.metrics
     if outcome.main:
+        told, figure = next((name, key) for key, name in MEASURES.items() if key in metrics)
         typer.echo(
-            f"top-1 {metrics['top1']:.2f} %, best {metrics['best']:.2f} %, {clock(metrics['seconds'])}: {folder}"
+            f"{told} {metrics[figure]:.2f} %, best {metrics['best']:.2f} %, {clock(metrics['seconds'])}: {folder}"
         )

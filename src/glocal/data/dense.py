@@ -28,7 +28,7 @@ class Dense:
     scale: tuple[float, float] = (0.5, 2.0)
     flip: float = 0.5
     jitter: float = 0.0
-    """Strength of changes in brightness, contrast, saturation and, a tenth of it, hue."""
+    """Strength of changes in brightness, contrast and saturation."""
     zoom: float = 0.0
     """Chance of a smaller or a cut image, boxes along with it (SSD's augmentation)."""
     classes: tuple[str, ...] = ()

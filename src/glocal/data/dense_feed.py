@@ -23,7 +23,7 @@ from glocal.data.order import Order
 from glocal.data.segmentation import read_labels
 from glocal.data.settings import DataSettings
 
-Item = tuple[Tensor, dict[str, Any]]  # (C, H, W) normalised image, and what is asked of it
+Item = tuple[Tensor, dict[str, Any]]  # (C, H, W) bytes, and what is asked of them
 Read = tuple[Item | None, list[str], list[str]]  # the names of unreadable images, and label values that are no class
 DenseBatch = tuple[list[Tensor], list[dict[str, Any]]]
 _MEMORY = 2**30  # sets below this many bytes of pixels are decoded once
@@ -46,8 +46,9 @@ class DenseFeed:
         self.strange: set[str] = set()
         self.warn: Callable[[str], None] = lambda text: None
         train, val = self.pair.train, self.pair.val
+        self.moments = (train.mean, train.std)
         self.training = _Reader(train, training(chosen, self.size, train), True, self.masks)
-        self.evaluation = _Reader(val, evaluation(chosen, self.size, val), False, self.masks)
+        self.evaluation = _Reader(val, evaluation(chosen, self.size), False, self.masks)
         if self.settings.memory != "no":
             for reader in (self.training, self.evaluation):
                 reader.decode(_MEMORY if self.settings.memory == "auto" else None)
@@ -84,8 +85,16 @@ class DenseFeed:
         )
         for items, broken, strange in loader:
             self._note(broken, strange)
-            if items:
-                yield [image.to(self.device) for image, _ in items], [_move(t, self.device) for _, t in items]
+            if items is not None:
+                images, targets = items
+                yield self._normalised(images), [_move(each, self.device) for each in targets]
+
+    def _normalised(self, images: Tensor | list[Tensor]) -> list[Tensor]:
+        """Bring bytes to the device, and there to mean 0 and deviation 1."""
+        if isinstance(images, list):
+            return [self._normalised(each[None])[0] for each in images]
+        mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in self.moments)
+        return list((images.to(self.device).float() / 255 - mean) / std)
 
     def _note(self, broken: list[str], strange: list[str]) -> None:
         for text in sorted(set(strange) - self.strange):
@@ -107,6 +116,7 @@ class _Reader:
     training: bool
     masks: bool
     decoded: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    label_maps: dict[int, tuple[Tensor, list[int]]] = field(default_factory=dict[int, tuple[Tensor, list[int]]])
 
     def __len__(self) -> int:
         return len(self.images)
@@ -123,6 +133,10 @@ class _Reader:
             for index, pixels in enumerate(pool.map(self._attempt, range(len(self)))):
                 if pixels is not None:
                     self.decoded[index] = pixels
+            whole = [index for index in self.decoded if isinstance(self.images.samples[index], Labelled)]
+            for index, labels in zip(whole, pool.map(self._attempt_labels, whole), strict=True):
+                if labels is not None:
+                    self.label_maps[index] = labels
 
     def __getitem__(self, job: tuple[int, int]) -> Read:
         index, key = job
@@ -153,6 +167,12 @@ class _Reader:
         except (OSError, SyntaxError, ValueError):
             return None
 
+    def _attempt_labels(self, index: int) -> tuple[Tensor, list[int]] | None:
+        try:
+            return self._labels(index)
+        except (OSError, SyntaxError, ValueError):
+            return None
+
     def _pixels(self, index: int) -> Tensor:
         from PIL import Image
 
@@ -163,7 +183,7 @@ class _Reader:
         pixels = tv_tensors.Image(self.decoded[index] if index in self.decoded else self._pixels(index))
         sample = self.images.samples[index]
         if isinstance(sample, Labelled):
-            return pixels, {"labels": self._label_map(sample, strange)}
+            return pixels, {"labels": self._label_map(index, strange)}
         return pixels, self._objects(sample, tuple(pixels.shape[-2:]))
 
     def _objects(self, sample: Boxed, size: Any) -> dict[str, Any]:
@@ -176,18 +196,37 @@ class _Reader:
             target["masks"] = tv_tensors.Mask(torch.stack(drawn) if drawn else torch.zeros(0, *size, dtype=torch.uint8))
         return target if self.training else target | {"hard": sample.hard}
 
-    def _label_map(self, sample: Labelled, strange: list[str]) -> tv_tensors.Mask:
-        labels, values = read_labels(sample, self.images)
+    def _label_map(self, index: int, strange: list[str]) -> tv_tensors.Mask:
+        labels, values = self.label_maps[index] if index in self.label_maps else self._labels(index)
         if values:
-            strange.append(f"{sample.labels.name} holds label {few(list(map(str, values)), 3)}, which is no class")
+            name = self.images.samples[index].labels.name  # pyright: ignore[reportAttributeAccessIssue]
+            strange.append(f"{name} holds label {few(list(map(str, values)), 3)}, which is no class")
         return tv_tensors.Mask(labels)
 
+    def _labels(self, index: int) -> tuple[Tensor, list[int]]:
+        labels, values = read_labels(self.images.samples[index], self.images)  # pyright: ignore[reportArgumentType]
+        small = labels.max() < 256 and labels.min() >= 0
+        return labels.to(torch.uint8) if small else labels, values
 
-def _collate(items: list[Read]) -> tuple[list[Item], list[str], list[str]]:
-    """Keep what could be read, and gather the names of the rest."""
+
+def _collate(items: list[Read]) -> tuple[tuple[Any, list[dict[str, Any]]] | None, list[str], list[str]]:
+    """Keep what could be read, and gather the names of the rest.
+
+    What is small goes as arrays, by value: a tensor costs a file handle on its way out of a worker process.
+    """
     whole = [item for item, _, _ in items if item is not None]
-    return whole, [name for _, names, _ in items for name in names], [text for *_, texts in items for text in texts]
+    broken, strange = [name for _, names, _ in items for name in names], [text for *_, texts in items for text in texts]
+    if not whole:
+        return None, broken, strange
+    images = [image for image, _ in whole]
+    together = torch.stack(images) if len({image.shape for image in images}) == 1 else images
+    return (together, [_light(target) for _, target in whole]), broken, strange
+
+
+def _light(target: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.numpy() if isinstance(value, Tensor) else value for key, value in target.items()}
 
 
 def _move(target: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in target.items()}
+    moved = {k: torch.from_numpy(v).to(device) if isinstance(v, np.ndarray) else v for k, v in target.items()}
+    return moved | {"labels": moved["labels"].long()}

@@ -26,21 +26,20 @@ def training(settings: Dense, size: tuple[int, int], images: DenseImages) -> v2.
         steps += [_Scale(min(size), settings.scale), _crop(size, images)]
     steps += [v2.RandomHorizontalFlip(settings.flip)] if settings.flip else []
     if settings.jitter:
-        strength = settings.jitter
-        steps.append(v2.ColorJitter(strength, strength, strength, strength / 10))
+        steps.append(v2.ColorJitter(*(settings.jitter,) * 3))
     if isinstance(images.samples[0], Boxed):
         steps.append(v2.SanitizeBoundingBoxes(min_size=1))  # what a cut left without area
-    return v2.Compose([*steps, *_last(images)])
+    return v2.Compose([*steps, v2.ToPureTensor()])
 
 
-def evaluation(settings: Dense, size: tuple[int, int], images: DenseImages) -> v2.Transform:
+def evaluation(settings: Dense, size: tuple[int, int]) -> v2.Transform:
     """Write a run's settings as transforms for evaluation; nothing is drawn."""
     resize: Any = v2.Resize(size, antialias=True)
     if settings.eval_fit == "shorter":
         resize = v2.Resize(max(settings.sides), max_size=settings.longest, antialias=True)
     elif settings.eval_fit == "slide":
         resize = v2.Resize(min(size), antialias=True)
-    return v2.Compose([v2.ToImage(), resize, *_last(images)])
+    return v2.Compose([v2.ToImage(), resize, v2.ToPureTensor()])
 
 
 class _Scale(v2.Transform):
@@ -69,8 +68,3 @@ def _crop(size: tuple[int, int], images: DenseImages) -> v2.Transform:
 
 def _grey(images: DenseImages) -> list[int]:
     return [round(255 * channel) for channel in images.mean]
-
-
-def _last(images: DenseImages) -> list[Any]:
-    to_float = v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)
-    return [to_float, v2.Normalize(list(images.mean), list(images.std)), v2.ToPureTensor()]
