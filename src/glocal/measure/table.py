@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+_NUMBER = re.compile(r"[+-]?[\d.,]+%?|-")
 Format = Literal["text", "md", "csv", "json"]
 
 
@@ -48,11 +50,9 @@ class Table:
 
     def _text(self) -> str:
         cells = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        widths, words = [max(map(len, column)) for column in zip(*cells, strict=True)], self._words(cells)
         lines = [
-            "  ".join(
-                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
+            "  ".join(c.ljust(w) if left else c.rjust(w) for c, w, left in zip(row, widths, words, strict=True))
             for row in cells
         ]
         lines.insert(1, "  ".join("─" * width for width in widths))
@@ -61,10 +61,14 @@ class Table:
         )
 
     def _markdown(self) -> str:
-        head, *body = self._cells()
-        lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
+        head, *body = cells = self._cells()
+        lines = [head, ["---" if left else "---:" for left in self._words(cells)], *body]
         text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         return text + "".join(f"\n\n{note}" for note in self.notes)
+
+    def _words(self, cells: list[list[str]]) -> list[bool]:
+        """Tell which columns hold words: they start at the left, numbers end at the right."""
+        return [any(cell and not _NUMBER.fullmatch(cell) for cell in column[1:]) for column in zip(*cells, strict=True)]
 
     def _csv(self) -> str:
         out = io.StringIO()
