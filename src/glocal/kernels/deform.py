@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import fused, working_type
+from glocal.kernels.dispatch import fused, recorded, working_type
 
 
 def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
@@ -78,11 +78,12 @@ def sample_taps_reference(x: Tensor, offset: Tensor, *, kernel: int, stride: int
 
 
 def _gathered(x: Tensor, offset: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    from glocal.kernels.deform_triton import gather_taps
+    from glocal.kernels.deform_triton import gather_taps, run_gather_taps
 
     patches = x.to(working_type(x)).permute(0, 2, 3, 1)
     patches = patches if patches.stride(-1) == 1 else patches.contiguous()
-    return gather_taps(patches, offset.contiguous(), kernel, stride, padding)
+    operator = gather_taps if recorded(patches, offset) else run_gather_taps
+    return operator(patches, offset.contiguous(), kernel, stride, padding)
 
 
 def _operator() -> Callable[..., Tensor] | None:

@@ -87,8 +87,7 @@ def _scatter(
     tl.store(out_offset + at + plane, grad_x.to(out_offset.dtype.element_ty), mask=real)
 
 
-@triton_op("glocal::gather_taps", mutates_args={})
-def gather_taps(patches: Tensor, offset: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+def run_gather_taps(patches: Tensor, offset: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """Read (B, H, W, C) at moved taps: (B, H', W', taps, C)."""
     images, height, width, dim = patches.shape
     _, two_taps, out_height, out_width = offset.shape
@@ -100,6 +99,9 @@ def gather_taps(patches: Tensor, offset: Tensor, kernel: int, stride: int, paddi
         DIM=dim, KERNEL=kernel, ROWS=rows, LANES=LANES, num_warps=4,
     )  # fmt: skip
     return out
+
+
+gather_taps = triton_op("glocal::gather_taps", run_gather_taps, mutates_args={})
 
 
 @triton_op("glocal::gather_taps_backward", mutates_args={})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import fused, working_type
+from glocal.kernels.dispatch import fused, recorded, working_type
 from glocal.lattice import Lattice
 
 WIDEST = 7  # the kernel sums at most seven taps side by side
@@ -30,12 +30,13 @@ def depthwise_groups(
     small = all(weight is None or weight.shape[-1] <= WIDEST for weight in weights)
     if not (fused(tokens) and small):
         return depthwise_reference(tokens, weights, widths, parts, lattice)
-    from glocal.kernels.depthwise_triton import depthwise_tokens
+    from glocal.kernels.depthwise_triton import depthwise_tokens, run_depthwise
 
     lattice.check(tokens)
     tokens = _rows(tokens.to(working_type(tokens)))
     given = [tokens.new_empty(0) if weight is None else weight for weight in weights]
-    return depthwise_tokens(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
+    operator = depthwise_tokens if recorded(tokens, *given) else run_depthwise
+    return operator(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
 
 
 def depthwise_reference(

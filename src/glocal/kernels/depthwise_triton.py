@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
-LANES = 64
+LANES, ROWS, WARPS = 64, 16, 4
 _MANY = 4096  # tokens above which laying the taps out afresh costs nothing beside the work
 
 
@@ -152,8 +152,7 @@ def _tap_gradient(
         tl.store(goal + 6 * DIM, tl.sum(t6, axis=0), mask=c < DIM)
 
 
-@triton_op("glocal::depthwise", mutates_args={})
-def depthwise_tokens(
+def run_depthwise(
     tokens: Tensor, weights: list[Tensor], widths: list[int], parts: int, height: int, width: int, prefix: int
 ) -> Tensor:
     """Convolve groups of channels, each with its own kernel; see `glocal.kernels.depthwise`."""
@@ -164,6 +163,9 @@ def depthwise_tokens(
         convolve(tokens, weight, out, (height, width, prefix), (share, parts), (part, start), (part, start))
         start += share
     return out
+
+
+depthwise_tokens = triton_op("glocal::depthwise", run_depthwise, mutates_args={})
 
 
 @triton_op("glocal::depthwise_backward", mutates_args={})
@@ -211,14 +213,14 @@ def convolve(
     share, parts = group
     side = weight.shape[-1] if weight.numel() else 0
     taps = _taps(weight, images * tokens)
-    rows = 16
+    rows = ROWS
     beside = x if add is None else add  # never `out` twice: a traced graph would copy it
     wrap_triton(_depthwise)[(images * triton.cdiv(tokens, rows), triton.cdiv(share * parts, LANES))](
         x, taps, beside, out, tokens, height, width, prefix,
         x.stride(0), x.stride(1), *x_at, taps.stride(0), taps.stride(1),
         beside.stride(1), *add_at, out.stride(1), *out_at,
         SHARE=share, DIM=share * parts, SIDE=side, FLIP=flip, ADD=add is not None, ROWS=rows, LANES=LANES,
-        num_warps=4,
+        num_warps=WARPS,
     )  # fmt: skip
 
 

@@ -22,9 +22,23 @@ def fused(tokens: Tensor) -> bool:
         tokens.is_cuda
         and _switch["on"]
         and tokens.dtype in (torch.float32, *HALF)
-        and not torch.compiler.is_exporting()
+        and not _exporting()
         and _has_triton()
     )
+
+
+def recorded(*tensors: Tensor) -> bool:
+    """Tell whether autograd or a tracer watches, so that the registered operator must be called.
+
+    Otherwise its launches can be made directly, which spares the dispatcher's time at small batches.
+    """
+    watched = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    return watched or torch.compiler.is_compiling()
+
+
+def _exporting() -> bool:
+    # While compiling, torch before 2.13 answers yes to is_exporting().
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 @contextmanager

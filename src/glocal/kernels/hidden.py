@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import working_type
+from glocal.kernels.dispatch import recorded, working_type
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.Hardswish: 1, nn.ReLU6: 2, nn.GELU: 3}
 
@@ -14,7 +14,7 @@ def hidden(
     x: Tensor, weight: Tensor, bias: Tensor, act: nn.Module, height: int, width: int, *, pool: bool
 ) -> tuple[Tensor, Tensor]:
     """Give act(dw(act(x)) + bias) of (B, H * W, C) tokens and, when `pool`, its mean over each image (B, C)."""
-    from glocal.kernels.hidden_triton import hidden_tokens
+    from glocal.kernels.hidden_triton import hidden_tokens, run_hidden
 
     code = ACTIVATIONS[type(act)]
     x = x.to(working_type(x))
@@ -22,7 +22,8 @@ def hidden(
     before = code
     if isinstance(act, nn.GELU):  # too dear to do again for each tap
         x, before = act(x), 0
-    out, mean = hidden_tokens(x, weight, bias, height, width, before, code, pool)
+    operator = hidden_tokens if recorded(x, weight, bias) else run_hidden
+    out, mean = operator(x, weight, bias, height, width, before, code, pool)
     return out, mean
 
 

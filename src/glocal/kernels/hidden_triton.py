@@ -71,8 +71,7 @@ def _hidden(
         tl.store(goal, tl.sum(tl.where(inside, total, 0.0), axis=0), mask=fits)
 
 
-@triton_op("glocal::hidden", mutates_args={})
-def hidden_tokens(
+def run_hidden(
     x: Tensor, weight: Tensor, bias: Tensor, height: int, width: int, before: int, after: int, pool: bool
 ) -> list[Tensor]:
     """Give the hidden tokens and, when `pool`, their mean over each image (B, C); see `glocal.kernels.hidden`."""
@@ -87,3 +86,6 @@ def hidden_tokens(
         DIM=dim, SIDE=weight.shape[-1], BEFORE=before, AFTER=after, POOL=pool, ROWS=rows, LANES=LANES, num_warps=4,
     )  # fmt: skip
     return [out, (sums.sum(1) / tokens).to(x.dtype)]
+
+
+hidden_tokens = triton_op("glocal::hidden", run_hidden, mutates_args={})

@@ -11,6 +11,8 @@ from torch.library import register_autograd, triton_op, wrap_triton
 
 from glocal.kernels.depthwise_triton import _taps, convolve, tap_gradient
 
+TILE, WARPS, STAGES = 64, 4, 1  # rows and warps of a program at large batches; more stages overflow shared memory
+
 
 @triton.jit
 def _scale(
@@ -108,8 +110,7 @@ def _scale(
     tl.store(goal + 2 * out_part, v.to(out.dtype.element_ty), mask=inside)
 
 
-@triton_op("glocal::multi_scale", mutates_args={})
-def multi_scale_tokens(
+def run_multi_scale(
     tokens: Tensor,
     taps: list[Tensor],
     mixes: list[Tensor],
@@ -129,6 +130,9 @@ def multi_scale_tokens(
         _launch(tokens, taps[i], mixes[i], bias if i == 0 else None, out, entered, i, widths, (height, width, prefix))
         kept.append(entered)
     return [out, *kept]
+
+
+multi_scale_tokens = triton_op("glocal::multi_scale", run_multi_scale, mutates_args={})
 
 
 @triton_op("glocal::multi_scale_backward", mutates_args={})
@@ -198,7 +202,7 @@ def _launch(
     images, count, dim = tokens.shape
     rows, full, share = images * count, sum(widths), widths[i - 1] if i else dim
     taps = _taps(weight, rows)
-    tile = 64 if rows > 8192 else 16
+    tile = TILE if rows > 8192 else 16
     lanes = min(64, max(16, triton.next_power_of_2(share)))
     columns = min(128, max(16, triton.next_power_of_2(widths[i])))
     precision = "ieee" if tokens.dtype == torch.float32 else "tf32"
@@ -208,7 +212,7 @@ def _launch(
         3 * full, full, sum(widths[:i]),
         SHARES=3 if i else 1, SHARE=share, WIDTH=widths[i], SIDE=weight.shape[-1] if weight.numel() else 0, CHAIN=i > 0,
         BIAS=bias is not None, KEEP=kept.numel() > 0, ROWS=tile, LANES=lanes, COLUMNS=columns, PRECISION=precision,
-        num_warps=4 if columns <= 64 else 8,
+        num_warps=WARPS if columns <= 64 else 2 * WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 
