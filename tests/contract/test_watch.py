@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -449,6 +451,19 @@ def test_each_pass_begins_anew() -> None:
         model(torch.randn(1, 3, 64, 32))
     assert seen[0].kept.shape[0] == 1
     assert seen[0].queries == Lattice(8, 4, prefix=1)
+
+
+def test_maps_go_when_nobody_holds_them() -> None:
+    model = build("vit")
+    with torch.no_grad(), watch(model) as seen:
+        model(cases.images("vit"))
+    kept = weakref.ref(seen[0].kept)
+    gc.disable()
+    try:
+        del seen
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_copy_made_while_watching_is_not_watched() -> None:

@@ -33,7 +33,7 @@ class Watch:
         self._running: list[Place | None] = []
         self._looks: dict[str, Look] = {}
         self._handles: list[RemovableHandle] = []
-        self._capture = Capture(self._report, self._listening)
+        self._capture: Capture | None = None
         self._hidden: list[Any] = []
 
     def __enter__(self) -> Watch:
@@ -48,13 +48,16 @@ class Watch:
             module = place.module
             self._handles.append(module.register_forward_pre_hook(_Enter(self, place), with_kwargs=True))
             self._handles.append(module.register_forward_hook(_Exit(self, place), with_kwargs=True, always_call=True))
+        self._capture = Capture(self._report, self._listening)
         self._capture.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._capture.__exit__(kind, error, trace)
+        if self._capture is not None:
+            self._capture.__exit__(kind, error, trace)
+        self._capture = None  # it points back at us, and maps should go when the last one looks away
         self._leave()
 
     def _leave(self) -> None:
