@@ -1,0 +1,87 @@
+"""A comparison is fair, fits the images, and fits the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from glocal.compare.budget import epochs_within, fit_budget, seconds
+from glocal.compare.plan import fitting_patch, plan
+from glocal.errors import GlocalError
+
+
+def _folder(root: Path, side: int, count: int = 8, wide: int | None = None) -> Path:
+    draw = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = draw.integers(0, 256, (side, wide or side, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+    return root
+
+
+def test_every_run_differs_from_the_host_in_its_mechanisms_and_seed_alone() -> None:
+    made, _ = plan(variants=["life", "local-ffn+cb"], seeds=2)
+    runs = list(made.runs())
+    assert [(variant.name, seed) for variant, seed, _ in runs] == [
+        (name, seed) for seed in (0, 1) for name in ("host", "life", "local-ffn+cb")
+    ]
+    for variant, seed, recipe in runs:
+        assert recipe.seed == seed
+        assert recipe.mechanisms == variant.mechanisms
+        assert (recipe.data, recipe.optim, recipe.epochs, recipe.host) == (
+            made.recipe.data,
+            made.recipe.optim,
+            made.recipe.epochs,
+            made.recipe.host,
+        )
+
+
+@pytest.mark.parametrize(("size", "patch"), [(8, 2), (16, 2), (32, 4), (64, 8), (96, 12), (28, 4), (224, 16)])
+def test_patches_fit_the_image_and_leave_a_lattice(size: int, patch: int) -> None:
+    assert fitting_patch(size) == patch
+    assert size % patch == 0
+
+
+@pytest.mark.parametrize(("side", "size"), [(32, 32), (50, 48), (70, 64), (300, 224), (9, 8)])
+def test_the_size_is_what_the_images_have(tmp_path: Path, side: int, size: int) -> None:
+    made, _ = plan(str(_folder(tmp_path / "set", side)), seeds=1)
+    assert made.recipe.data.size == size
+    assert ("brought to" in " ".join(made.notes)) == (side != size)
+
+
+def test_long_images_and_small_lattices_are_warned_of(tmp_path: Path) -> None:
+    made, _ = plan(str(_folder(tmp_path / "long", 32, wide=90)), seeds=1)
+    assert "the ends are cut off" in made.notes[0]
+    made, _ = plan(str(_folder(tmp_path / "set", 32)), seeds=1, patch=16)
+    assert "only 2x2 patches" in made.notes[-1]
+    with pytest.raises(GlocalError, match="cannot be cut into patches of 5"):
+        plan(str(tmp_path / "set"), patch=5)
+
+
+def test_hosts_are_read_with_options() -> None:
+    made, _ = plan(host="vit_tiny_patch16_224(depth=3, embed_dim=24)", variants=["cb"])
+    assert made.recipe.host.arguments == {"depth": 3, "embed_dim": 24, "img_size": 8, "patch_size": 2}
+    with pytest.raises(GlocalError, match="is not understood. Write name"):
+        plan(host="vit_tiny_patch16_224(depth=")
+    with pytest.raises(GlocalError, match="two variants are the same"):
+        plan(variants=["life", "life"])
+
+
+def test_durations_are_read_and_others_refused() -> None:
+    assert (seconds("90s"), seconds("10m"), seconds("1h30m")) == (90, 600, 5400)
+    for text in ("ten", "10", "5d", "10m x"):
+        with pytest.raises(GlocalError, match="Write 90s, 10m"):
+            seconds(text)
+
+
+def test_a_larger_budget_gives_more_epochs_and_the_same_to_all() -> None:
+    made, pair = plan(variants=["cb"], seeds=1)
+    short, long = (epochs_within(made, pair, budget) for budget in (5.0, 500.0))
+    assert 1 <= short < long
+    fitted = fit_budget(made, pair, "1s")
+    assert {recipe.epochs for _, _, recipe in fitted.runs()} == {fitted.recipe.epochs}
+    assert fitted.recipe.optim.warmup_epochs == fitted.recipe.epochs / 10
