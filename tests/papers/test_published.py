@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +39,15 @@ def test_a_row_names_the_same_model_by_host_and_mechanisms(row: Row) -> None:
         by_name = create_model(row.model, **arguments)
         by_hand = create_model(row.host, *named(row.mechanisms), **arguments)
     assert _params(by_name) == _params(by_hand)
+
+
+def test_the_reference_shows_every_row_that_can_be_counted() -> None:
+    shown = (Path(__file__).parents[2] / "docs" / "reference" / "papers.md").read_text()
+    missing = [
+        str(row) for row in ROWS if buildable(row) and f"| {row.source} | {row.row} | {row.model} |" not in shown
+    ]
+    assert missing == []
+    assert "| no |" not in shown
 
 
 def test_dense_models_are_compared_by_their_increase() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from glocal import GlocalError
 from glocal.cli import app
 from glocal.hosts import ADAPTERS
 from glocal.measure.listing import host_table, mechanism_table, model_table, release_table
+from glocal.measure.table import Table
 from glocal.mechanisms.names import CONFIGS
 from glocal.named_models import NAMED
 from glocal.released import RELEASES
@@ -53,6 +56,12 @@ def test_every_release_is_listed_with_the_model_it_becomes() -> None:
     assert set(rows) == set(RELEASES)
     assert rows["life_deit_tiny_patch16_224"]["mechanisms"] == "life(aux_key=first)"
     assert rows["localvit_tiny_mlp4_act3_r4"]["mechanisms"] == "local-ffn(reduction=4)"
+
+
+@pytest.mark.parametrize(("page", "table"), [("models", model_table), ("releases", release_table)])
+def test_the_reference_shows_the_table_as_it_is(page: str, table: Callable[[], Table]) -> None:
+    shown = (Path(__file__).parents[2] / "docs" / "reference" / f"{page}.md").read_text()
+    assert table().render("md") in shown, f"paste `glocal list {page} --format md` into docs/reference/{page}.md"
 
 
 def test_list_writes_json() -> None:
