@@ -13,7 +13,7 @@ from torchvision.models.detection import MaskRCNN as TorchvisionMaskRCNN
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from glocal.heads.pyramid import FeaturePyramid, OnHost, PyramidNetwork
-from glocal.heads.retinanet import Batching, Target
+from glocal.heads.retinanet import Batching, Target, in_full_precision
 
 
 class MaskRCNN(OnHost):
@@ -26,6 +26,9 @@ class MaskRCNN(OnHost):
         network = PyramidNetwork(FeaturePyramid(host), 0, LastLevelMaxPool(), dim)
         self.net = TorchvisionMaskRCNN(network, classes + 1, **options)
         self.net.transform = Batching()
+        parts: Any = (self.net.rpn.head, self.net.roi_heads.box_predictor, self.net.roi_heads.mask_predictor)
+        for part in parts:
+            part.register_forward_hook(in_full_precision)
 
     def forward(self, images: Sequence[Tensor] | Tensor, targets: Sequence[Target] | None = None) -> Any:
         if targets is not None:  # torchvision counts the background as class 0

@@ -33,6 +33,15 @@ class Batching(GeneralizedRCNNTransform):
         return image, target
 
 
+def in_full_precision(module: nn.Module, args: Any, output: Any) -> Any:
+    """Give a head's answers as float32, a forward hook: under autocast torchvision would round boxes to bfloat16."""
+    if isinstance(output, Tensor):
+        return output.float()
+    if isinstance(output, dict):
+        return {key: in_full_precision(module, args, each) for key, each in output.items()}
+    return type(output)(in_full_precision(module, args, each) for each in output)
+
+
 class RetinaNet(OnHost):
     """Give losses for images with targets, detections in pixels without; labels count from 0."""
 
@@ -44,6 +53,7 @@ class RetinaNet(OnHost):
         extra = LastLevelP6P7(pyramid.widths[-1], dim)  # the first further level comes from the host's last map
         self.net = TorchvisionRetinaNet(PyramidNetwork(pyramid, 1, extra, dim), classes, **options)
         self.net.transform = Batching()
+        self.net.head.register_forward_hook(in_full_precision)
 
     def forward(self, images: Sequence[Tensor] | Tensor, targets: Sequence[Target] | None = None) -> Any:
         return self.net(list(images), None if targets is None else list(targets))
