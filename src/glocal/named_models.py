@@ -113,7 +113,8 @@ def build_named(name: str, pretrained: bool = False, **arguments: Any) -> nn.Mod
     entry = NAMED[name]
     features, out_indices = arguments.pop("features_only", False), arguments.pop("out_indices", 4)
     given = {key: value for key, value in arguments.items() if value is not None}
-    model = timm.create_model(entry.host, pretrained=pretrained, **_overlay(entry), **{**entry.arguments, **given})
+    shape = {**entry.arguments, **given}
+    model = timm.create_model(entry.host, pretrained=pretrained, **{**_overlay(entry, shape), **shape})
     for parameter, shape in entry.idle.items():
         model.register_parameter(parameter, nn.Parameter(torch.zeros(shape), requires_grad=False))
     if entry.mechanisms:
@@ -124,10 +125,13 @@ def build_named(name: str, pretrained: bool = False, **arguments: Any) -> nn.Mod
     return FeatureGetterNet(model, out_indices=out_indices) if features else model
 
 
-def _overlay(entry: Named) -> dict[str, Any]:
+def _overlay(entry: Named, shape: dict[str, Any]) -> dict[str, Any]:
     """Tell timm's data pipeline the image size of models that are made for another one than their host."""
-    size = entry.arguments.get("img_size")
-    return {} if size is None else {"pretrained_cfg_overlay": {"input_size": (3, size, size), "crop_pct": 1.0}}
+    if "img_size" not in entry.arguments:
+        return {}
+    size = shape["img_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    return {"pretrained_cfg_overlay": {"input_size": (3, height, width), "crop_pct": 1.0}}
 
 
 def _register(name: str) -> None:

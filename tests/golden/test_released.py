@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glocal.released import RELEASES, load_released
-from glocal.released.load import _build, signature
+from glocal.released.load import build, signature
 from tests.golden import plain
 
 # What the released models have: facts, counted from their own code.
@@ -143,5 +143,5 @@ def test_outputs_equal_those_of_the_released_code(release: str) -> None:
 @pytest.mark.parametrize("release", PARAMETERS)
 def test_parameters_equal_those_of_the_released_model(release: str) -> None:
     with torch.device("meta"):
-        model = _build(RELEASES[release], RELEASES[release].classes)
+        model = build(RELEASES[release], RELEASES[release].classes)
     assert sum(each.numel() for each in model.parameters()) == PARAMETERS[release]

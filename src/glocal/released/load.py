@@ -73,7 +73,7 @@ def load_released(
             f"this is {fit.release} with a head of {found} classes; the release has {release.classes}. Pass "
             f"num_classes={found} to keep this head, or another number for a fresh head of that size."
         )
-    model = _build(release, num_classes or found)
+    model = build(release, num_classes or found)
     state = model.state_dict()
     for theirs, entry in signature(fit.release, fit.family).items():
         if entry.ours in _HEAD and (num_classes or found) != found:
@@ -88,7 +88,7 @@ def signature(release: str, family: Family | None = None) -> dict[str, Entry]:
     """List the tensors a release holds, from a build of our own model without storage."""
     family = RELEASES[release].family if family is None else family
     with torch.device("meta"):
-        state = _build(RELEASES[release], RELEASES[release].classes).state_dict()
+        state = build(RELEASES[release], RELEASES[release].classes).state_dict()
     entries: dict[str, Entry] = {}
     for ours, tensor in state.items():
         if ours.rpartition(".")[2] not in STRUCTURAL:
@@ -153,7 +153,8 @@ def _bring(tensor: Tensor, entry: Entry, ours: Tensor, family: Family) -> Tensor
     return turned.reshape(ours.shape).to(ours.dtype)
 
 
-def _build(release: Release, classes: int) -> nn.Module:
+def build(release: Release, classes: int) -> nn.Module:
+    """Build our model of a release, with fresh weights."""
     mechanisms = named(release.mechanisms) if release.mechanisms else ()
     return create_model(release.model, *mechanisms, num_classes=classes, **release.arguments)
 
