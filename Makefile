@@ -3,26 +3,32 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TESTABLE := $(VENV)/.testable
+EXTRAS := dev,detect,segment,vqa,export,app
 
-.PHONY: demo test check papers all setup clean
+.PHONY: demo test check papers all clean
 
 all: check test papers
 
-setup: $(READY)
-
+# What a user installs.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable .
 	touch $(READY)
 
-demo: $(READY)
-	$(BIN)/glocal cost deit_tiny_patch16_224 --with life --with local-ffn --with cb
+# What the tests need besides: every extra, so that no part goes untested.
+$(TESTABLE): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $(TESTABLE)
 
-test: $(READY)
+demo: $(READY)
+	$(BIN)/glocal compare
+
+test: $(TESTABLE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-check: $(READY)
+check: $(TESTABLE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright

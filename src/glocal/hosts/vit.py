@@ -11,7 +11,6 @@ from timm.layers import PatchEmbed
 from timm.layers.attention import Attention
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import (
-    DiffParallelScalingBlock,
     ParallelScalingBlock,
     ParallelThingsBlock,
     ResPostBlock,
@@ -39,7 +38,7 @@ def sites(host: VisionTransformer) -> Iterator[Site]:
 
 
 def _block(block: nn.Module, path: str, at: dict[str, Any]) -> Iterator[Site]:
-    if isinstance(block, (ParallelScalingBlock, DiffParallelScalingBlock)):
+    if isinstance(block, ParallelScalingBlock) or hasattr(block, "mlp_act"):  # newer timm has one more of the kind
         yield from _parallel(block, path, at)
     elif isinstance(block, ParallelThingsBlock):
         for j, (attns, ffns) in enumerate(zip(block.attns, block.ffns, strict=True)):
@@ -63,7 +62,9 @@ def attention_sites(attention: nn.Module, path: str, branch: tuple[str, ...], at
     if isinstance(module, nn.Module) and isinstance(getattr(module, "qkv", None), nn.Module):
         whole = isinstance(module.qkv, nn.Linear)
         yield Site(Seam.QKV, f"{path}.qkv", **at, heads=heads, plain="" if whole else not_plain(module.qkv))  # type: ignore
-    resize = resize_attention if type(module) is Attention and module.gate is None else None
+    # timm 1.0.20's attention has one width for tokens and heads together, so it cannot be resized.
+    resizable = type(module) is Attention and hasattr(module, "attn_dim") and getattr(module, "gate", None) is None
+    resize = resize_attention if resizable else None
     yield Site(Seam.ATTENTION, path, **at, heads=heads, branch=branch, resize=resize)
     yield Site(Seam.MIXED, path, **at)
 

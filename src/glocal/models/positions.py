@@ -48,7 +48,7 @@ class RelativeAttention(Attention):
         """Return the (1, heads, N, N) bias of a map of this size."""
         table, index = self.relative_position_bias_table, self.get_buffer("relative_position_index")
         if torch.compiler.is_exporting() or size != self.grid:
-            table, index = resize_bias(table, self.grid, size), gen_relative_position_index(size, device=table.device)
+            table, index = resize_bias(table, self.grid, size), gen_relative_position_index(size).to(table.device)
         return table[index].permute(2, 0, 1)[None]
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class RelativeAttention(Attention):
         self.relative_position_bias_table = nn.Parameter(
             resize_bias(self.relative_position_bias_table, self.grid, grid)
         )
-        index = gen_relative_position_index(grid, device=self.relative_position_bias_table.device)
+        index = gen_relative_position_index(grid).to(self.relative_position_bias_table.device)
         self.register_buffer("relative_position_index", index, persistent=False)
         self.grid = grid
 
