@@ -70,7 +70,7 @@ class Loop:
 
     def _epoch(self, epoch: int, listener: Listener) -> None:
         self.net.train()
-        began, first = time.perf_counter(), self.step
+        began, first, steps = time.perf_counter(), self.step, self.task.steps
         for parts in self.task.batches(epoch, self.step % self.task.steps):
             self._update(epoch, parts)
             if self.step % self.recipe.log_every == 0 or self.step == self.total:
@@ -79,7 +79,8 @@ class Loop:
                     return  # back at the last checkpoint, to look more closely
             self.screen.step(self.step)
             self._save_between(listener, began)
-            if self.recipe.save.every_steps and self.step % self.recipe.save.every_steps == 0:
+            # The last step of an epoch is saved with its evaluation, or a kill in between would lose that.
+            if self.recipe.save.every_steps and self.step % self.recipe.save.every_steps == 0 and self.step % steps:
                 self.seconds, began, first = self.seconds + time.perf_counter() - began, time.perf_counter(), self.step
                 self.save("last.pt")
         self.seconds += time.perf_counter() - began
@@ -171,12 +172,12 @@ class Loop:
         self.accelerator.log({f"val/{key}": value for key, value in told.items()}, step=self.step)
         better = figures[self.task.best] > self.best
         self.best = max(self.best, figures[self.task.best])
-        self.save("last.pt")
         if better:
             self.save("best.pt")
         every = self.recipe.save.every_epochs
         if every and (epoch + 1) % every == 0:
             self.save(f"epoch-{epoch + 1:05}.pt")
+        self.save("last.pt")  # last indeed: what a kill keeps from being written before it is written again
         if self.stopping:
             raise Interrupted(self.stopping, str(self.folder))
 
