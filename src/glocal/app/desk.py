@@ -18,6 +18,7 @@ from glocal.explain.methods import Ask, density, gradient_map, head_maps, layers
 from glocal.explain.picture import read_picture
 from glocal.explain.subject import Subject, open_subject
 from glocal.measure.cost import cost
+from glocal.recipes.reopen import reopen
 
 SIDE = 448  # pixels of a picture on the page
 KEPT = 4  # models in memory
@@ -97,7 +98,7 @@ class Desk:
 
     def _fetch(self, name: str) -> Subject:
         if name in self.served:
-            return open_subject(self.served[name], pretrained=self.pretrained)
+            return open_subject(self.served[name], pretrained=self.pretrained, reopen=reopen)
         bare, _, variant = name.partition("+")
         # A visitor may name models, never places: no path, no hub.
         if not self.names or any(mark in name for mark in "/\\:~") or Path(bare.strip()).suffix == ".safetensors":

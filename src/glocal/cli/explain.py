@@ -48,10 +48,11 @@ def explain(
     from glocal.explain.asked import ask_for, open_pictures
     from glocal.explain.show import show
     from glocal.explain.subject import subjects
+    from glocal.recipes.reopen import reopen
 
     ask = ask_for(fusion, discard, layer, head, place, threshold, target, labels, box or [])
     pictures = open_pictures(images)
-    opened = subjects(model, variants, compare, pretrained=pretrained)
+    opened = subjects(model, variants, compare, pretrained=pretrained, reopen=reopen)
     for each in method or ["rollout"]:
         for path in show(each, opened, pictures, ask, output):
             typer.echo(path)

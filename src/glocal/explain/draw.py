@@ -17,7 +17,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 MAP = colormaps["cividis"]
@@ -152,24 +152,33 @@ def dots(picture: Image.Image, points: Mapping[str, Tensor], token: tuple[int, i
 def dense_grid(
     picture: Image.Image,
     maps: Mapping[str, Mapping[str, Tensor]],
-    labels: Tensor | None = None,
-    boxes: Sequence[tuple[float, float, float, float]] = (),
+    titles: Sequence[str],
+    belonging: Sequence[Image.Image],
 ) -> Figure:
     """Show image, labels or boxes, the global map and every class's map; one scale for each column."""
-    titles = list(next(iter(maps.values())))
     figure, axes = _grid(len(maps), 2 + len(titles), 2.0, 2.3)
-    for line, (name, found) in zip(axes, maps.items(), strict=True):
+    for line, (name, found), drawn in zip(axes, maps.items(), belonging, strict=True):
         _picture(line[0], picture, "")
         line[0].set_ylabel(_wrapped(name), fontsize=9)
-        _picture(line[1], picture if labels is None else coloured(labels), "boxes" if labels is None else "labels")
-        for i, (left, top, right, bottom) in enumerate(boxes):
-            frame = {"fill": False, "edgecolor": LINES[i % len(LINES)], "linewidth": 1.8}
-            line[1].add_patch(Rectangle((left, top), right - left, bottom - top, **frame))
+        _picture(line[1], drawn, "tokens of each class")
         for place, title in zip(line[2:], titles, strict=True):
-            every = [each[title] for each in maps.values()]
+            if title not in found:
+                continue
+            every = [each[title] for each in maps.values() if title in each]
             low, high = min(float(m.min()) for m in every), max(float(m.max()) for m in every)
             _picture(place, overlay(picture, found[title], low, high), title)
     return figure
+
+
+def framed(picture: Image.Image, boxes: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> Image.Image:
+    """Draw boxes on a picture, one colour for each name."""
+    shown = picture.convert("RGB")
+    pen = ImageDraw.Draw(shown)
+    for i, (name, each) in enumerate(boxes.items()):
+        for box in each:
+            pen.rectangle(box, outline=LINES[i % len(LINES)], width=3)
+            pen.text((box[0] + 4, box[1] + 2), name, fill="white", stroke_width=1, stroke_fill="black")
+    return shown
 
 
 def coloured(labels: Tensor) -> Image.Image:

@@ -47,25 +47,42 @@ class Ask:
     """Named boxes for `dense`: left, top, right, bottom in pixels of the image as it was given."""
 
 
+@dataclass(frozen=True)
+class Rolled:
+    """A roll-out, and which of its tokens speaks for the image."""
+
+    roll: RollOut
+    class_token: bool
+
+    @property
+    def first(self) -> Lattice:
+        """The lattice of the columns."""
+        if self.roll.first is None:
+            raise GlocalError("the model's tokens sit on no lattice, so there is no map to draw.")
+        return self.roll.first
+
+
 def rollout_map(subject: Subject, image: Tensor, ask: Ask) -> Tensor:
     """Roll out what the class token, the mean token or one patch looked at: (H, W); 1 is a uniform look."""
-    flow = rolled(subject, image, ask)
-    return density(looked_at(flow.flow, _first(flow), last=flow.lattice, token=_token(flow.lattice, ask, subject))[0])
+    found = rolled(subject, image, ask)
+    token = _token(found.roll.lattice, ask, found.class_token)
+    return density(looked_at(found.roll.flow, found.first, last=found.roll.lattice, token=token)[0])
 
 
-def rolled(subject: Subject, image: Tensor, ask: Ask) -> RollOut:
+def rolled(subject: Subject, image: Tensor, ask: Ask) -> Rolled:
     """Roll one image's attention out, layer by layer, keeping no map."""
-    roll = RollOut(ask.fusion, ask.discard)
-    last = _last(ask)
+    roll, classes = RollOut(ask.fusion, ask.discard), [False]
+    last = 1 << 30 if ask.layer is None else ask.layer
 
     def add(look: Look) -> None:
         if look.group == "self" and look.layer <= last:
             roll.add(look.square, look.queries)
+            classes.append(look.class_token)
 
     with torch.no_grad(), watch(subject.model, heads=ask.fusion, each=add):
         subject.model(image)
     _check_layer(subject, ask)
-    return roll
+    return Rolled(roll, classes[-1])
 
 
 def gradient_map(subject: Subject, image: Tensor, ask: Ask) -> Tensor:
@@ -86,7 +103,8 @@ def gradient_map(subject: Subject, image: Tensor, ask: Ask) -> Tensor:
     flow = gradient_rollout(maps, gradients, lattices, itself=False)
     first, last = looks[0].queries, looks[-1].queries
     assert first is not None
-    return density(looked_at(flow, first, last=last, token=_token(last, ask, subject))[0].clamp_min(0))
+    token = _token(last, ask, looks[-1].class_token)
+    return density(looked_at(flow, first, last=last, token=token)[0].clamp_min(0))
 
 
 def head_maps(subject: Subject, image: Tensor, ask: Ask) -> Tensor:
@@ -118,22 +136,58 @@ def looked_from(look: Look, place: Place | None) -> Tensor:
 
 
 def dense_maps(subject: Subject, picture: Image.Image, ask: Ask) -> dict[str, Tensor]:
-    """Roll out densely: the global map, then one map for each class of a label map or of boxes."""
+    """Roll out densely: the global map, then one map for each class.
+
+    Classes come from a label map, from boxes, or, where neither is given, from what the model itself predicts.
+    """
     image = subject.tensor(picture)
-    roll = rolled(subject, image, ask)
-    first = _first(roll)
-    maps = {"global": density(global_map(roll.flow, first, roll.lattice)[0])}
-    if ask.labels is not None:
-        labels = read_labels(ask.labels, subject.size)
-        parts = from_segmentation(roll.flow, labels, first, roll.lattice)
+    found = rolled(subject, image, ask)
+    flow, first, last = found.roll.flow, found.first, found.roll.lattice
+    maps = {"global": density(global_map(flow, first, last)[0])}
+    labels, boxes = belonging(subject, picture, image, ask)
+    if labels is not None:
+        parts = from_segmentation(flow, labels, first, last)
         return maps | {subject.label(index): part[0] for index, part in parts.items()}
-    if not ask.boxes:
-        raise GlocalError("dense roll-out needs to know which tokens belong together. Give a label map or boxes.")
+    return maps | {name: part[0] for name, part in from_boxes(flow, boxes, subject.size, first, last).items()}
+
+
+def belonging(
+    subject: Subject, picture: Image.Image, image: Tensor, ask: Ask
+) -> tuple[Tensor | None, dict[str, list[Box]]]:
+    """Tell which patches belong together: labels of the (H, W) view, or boxes on it by name."""
+    if ask.labels is not None:
+        return read_labels(ask.labels, subject.size), {}
+    named = [(name, crop_box(box, picture.size, subject.size)) for name, box in ask.boxes]
+    if not named:
+        labels, named = predicted(subject, image)
+        if labels is not None:
+            return labels, {}
     grouped: dict[str, list[Box]] = {}
-    for name, box in ask.boxes:
-        grouped.setdefault(name, []).append(crop_box(box, picture.size, subject.size))
-    parts = from_boxes(roll.flow, grouped, subject.size, first, roll.lattice)
-    return maps | {name: part[0] for name, part in parts.items()}
+    for name, box in named:
+        grouped.setdefault(name, []).append(box)
+    return None, grouped
+
+
+def predicted(subject: Subject, image: Tensor, sure: float = 0.5) -> tuple[Tensor | None, list[tuple[str, Box]]]:
+    """Ask a segmenter for its labels, or a detector for its boxes of at least this score."""
+    with torch.no_grad():
+        answer = subject.model(image)
+    if isinstance(answer, Tensor) and answer.ndim == 4:
+        return answer[0].argmax(dim=0), []
+    if not (isinstance(answer, list) and answer and isinstance(answer[0], dict) and "boxes" in answer[0]):
+        raise GlocalError(
+            f"{subject.name} names whole images, so dense roll-out cannot know which tokens belong together. "
+            f"Give a label map or boxes, or a model that segments or detects."
+        )
+    found = zip(answer[0]["boxes"].tolist(), answer[0]["labels"].tolist(), answer[0]["scores"].tolist(), strict=True)
+    boxes = [
+        (subject.label(label), (left, top, right, bottom))
+        for (left, top, right, bottom), label, s in found
+        if s >= sure
+    ]
+    if not boxes:
+        raise GlocalError(f"{subject.name} finds no object here with a score of {sure} or more, so no class has a map.")
+    return None, boxes
 
 
 def density(patch_map: Tensor) -> Tensor:
@@ -173,18 +227,7 @@ def _check_layer(subject: Subject, ask: Ask) -> None:
         raise GlocalError(f"layer {ask.layer} is not there; {subject.name} has layers 0 to {depth - 1}.")
 
 
-def _last(ask: Ask) -> int:
-    return 1 << 30 if ask.layer is None else ask.layer
-
-
-def _first(roll: RollOut) -> Lattice:
-    if roll.first is None:
-        raise GlocalError("the model's tokens sit on no lattice, so there is no map to draw.")
-    return roll.first
-
-
-def _token(last: Lattice | None, ask: Ask, subject: Subject) -> int | Literal["class", "mean"]:
+def _token(last: Lattice | None, ask: Ask, class_token: bool) -> int | Literal["class", "mean"]:
     if ask.place is not None and last is not None:
         return token_at(last, *ask.place)
-    has_class = getattr(subject.model, "has_class_token", True)  # registers alone are no class token
-    return "class" if has_class else "mean"
+    return "class" if class_token else "mean"  # registers alone are no class token

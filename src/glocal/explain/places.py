@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timm.models.tnt import TNT
@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from glocal.errors import GlocalError
 from glocal.explain.huggingface import Geometry, geometry_of
 from glocal.explain.windows import Windows
-from glocal.hosts import sites
+from glocal.hosts import ADAPTERS, sites
 from glocal.lattice import Lattice
 from glocal.site import LatticeCell, Seam, Site
 
@@ -49,9 +49,15 @@ def places(model: nn.Module) -> tuple[list[Place], list[RemovableHandle]]:
     """List a model's attention modules, first layer first, and the hooks that follow their lattices."""
     found = {path: module for path, module in model.named_modules() if _attends(module)}
     _refuse(model, found)
-    offered = _offered(model)
+    prefix, host, offered = _host_in(model)
     if offered:
-        listed = list(_of_host(model, found, offered))
+        inside = {path.removeprefix(prefix): module for path, module in found.items() if path.startswith(prefix)}
+        listed = list(_of_host(host, inside, offered))
+        for place in listed:
+            place.path = prefix + place.path
+        whole = not prefix  # a head on the host takes its patches, not its class token
+        listed = [place if whole else replace(place, class_token=False) for place in listed]
+        listed += _of_head(found, listed)
         handles = [handle for site in offered if site.cell is not None for handle in site.cell.install()]
         return listed, handles
     geometry = geometry_of(model)
@@ -91,11 +97,19 @@ def _refuse(model: nn.Module, found: dict[str, nn.Module]) -> None:
         raise GlocalError(f"{type(model).__name__} has no attention, so there is nothing to watch.")
 
 
-def _offered(model: nn.Module) -> list[Site]:
-    try:
-        return sites(model)
-    except GlocalError:
-        return []
+def _host_in(model: nn.Module) -> tuple[str, nn.Module, list[Site]]:
+    """Find the host that glocal knows, the model itself or one inside it, as heads have: path, host, sites."""
+    for path, module in model.named_modules():
+        if any(kind in ADAPTERS for kind in type(module).__mro__):
+            return f"{path}." if path else "", module, sites(module)
+    return "", model, []
+
+
+def _of_head(found: dict[str, nn.Module], listed: list[Place]) -> list[Place]:
+    """List the attention of a head that sits on a host, such as DETR's."""
+    known = {place.path for place in listed}
+    others = [(path, module) for path, module in found.items() if path not in known]
+    return [Place(path, module, "head", i, len(others)) for i, (path, module) in enumerate(others)]
 
 
 def _of_host(model: nn.Module, found: dict[str, nn.Module], offered: list[Site]) -> Iterator[Place]:

@@ -18,9 +18,8 @@ from torch import Tensor
 from glocal.errors import GlocalError, nearest
 from glocal.explain import draw, profiles
 from glocal.explain.entropy import EntropyProfile
-from glocal.explain.methods import Ask, dense_maps, gradient_map, head_maps, rollout_map
+from glocal.explain.methods import Ask, belonging, dense_maps, gradient_map, head_maps, rollout_map
 from glocal.explain.offsets import merges_of, sampling_points
-from glocal.explain.picture import crop_box, read_labels
 from glocal.explain.scales import scale_profile
 from glocal.explain.subject import Subject
 
@@ -168,11 +167,19 @@ def _dense(subjects: Sequence[Subject], pictures: Sequence[Picture], ask: Ask) -
         raise GlocalError(f"dense roll-out takes one image with its labels or boxes; {len(pictures)} were given.")
     picture = pictures[0]
     found = {each.name: dense_maps(each, picture.image, ask) for each in subjects}
-    view = subjects[0].crop(picture.image)
-    labels = None if ask.labels is None else read_labels(ask.labels, subjects[0].size)
+    titles = list(dict.fromkeys(title for maps in found.values() for title in maps))
+    drawn = [_belongs(each, picture, ask) for each in subjects]
     arrays = {f"{name}/{key}": value for name, maps in found.items() for key, value in maps.items()}
-    boxes = [crop_box(box, picture.image.size, subjects[0].size) for _, box in ask.boxes]
-    return [Shown(f"dense-{picture.name}", draw.dense_grid(view, found, labels, boxes), arrays)]
+    figure = draw.dense_grid(subjects[0].crop(picture.image), found, titles, drawn)
+    return [Shown(f"dense-{picture.name}", figure, arrays)]
+
+
+def _belongs(subject: Subject, picture: Picture, ask: Ask) -> Image.Image:
+    """Draw the labels or boxes that a model's maps were made from."""
+    labels, boxes = belonging(subject, picture.image, subject.tensor(picture.image), ask)
+    if labels is not None:
+        return draw.coloured(labels)
+    return draw.framed(subject.crop(picture.image), boxes)
 
 
 METHODS: dict[str, Method] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from glocal.store import load
 from glocal.zoo import check_name, create_model
 
 _MODEL = "model.safetensors"
+Reopen = Callable[[Path], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,16 @@ def subjects(
     return opened + [open_subject(each, **how) for each in compare or []]
 
 
-def open_subject(text: str, *, variant: str | None = None, pretrained: bool = False, seed: int = 0) -> Subject:
-    """Open a timm name (with a variant such as `life+cb`), a file that `glocal.save` wrote, or a run folder."""
+def open_subject(
+    text: str, *, variant: str | None = None, pretrained: bool = False, seed: int = 0, reopen: Reopen = load
+) -> Subject:
+    """Open a timm name (with a variant such as `life+cb`), a file that `glocal.save` wrote, or a run folder.
+
+    `reopen` rebuilds the model of a run from its file; those who know recipes pass one that knows heads too.
+    """
     path = Path(text)
     if path.is_dir():
-        return _run(path, variant)
+        return _run(path, variant, reopen)
     if path.is_file():
         _no_variant(text, variant)
         return _subject(path.stem, load(path))
@@ -95,7 +102,7 @@ def open_subject(text: str, *, variant: str | None = None, pretrained: bool = Fa
     return _subject(f"{text} + {variant}" if variant else text, model, note=note)
 
 
-def _run(folder: Path, variant: str | None) -> Subject:
+def _run(folder: Path, variant: str | None, reopen: Reopen) -> Subject:
     _no_variant(str(folder), variant)
     file = folder / _MODEL
     if not file.is_file():
@@ -104,7 +111,7 @@ def _run(folder: Path, variant: str | None) -> Subject:
     recipe = _read(folder / "recipe.yaml", yaml.safe_load)
     known: dict[str, Any] = {key: tuple(metrics[key]) for key in ("mean", "std", "classes") if metrics.get(key)}
     size = (recipe.get("data") or {}).get("size") if isinstance(recipe.get("data"), dict) else None
-    return _subject(folder.resolve().name, load(file), size=size, **known)
+    return _subject(folder.resolve().name, reopen(file), size=size, **known)
 
 
 def _read(path: Path, parse: Any) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def _subject(
 ) -> Subject:
     config: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     arguments = getattr(getattr(model, "glocal", None), "arguments", {})
-    built = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    built: Any = next((each.img_size for each in model.modules() if getattr(each, "img_size", None)), None)
     size = size or arguments.get("img_size") or built or tuple(config.get("input_size") or (3, 224, 224))[-2:]
     channels = int(arguments.get("in_chans") or 3)
     mean = mean or _of(config.get("mean"), channels, 0.5)
