@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
 
+from glocal.cli import app
 from glocal.errors import GlocalError
+from glocal.recipes.dense import build_dense
 from glocal.recipes.run import run
 from glocal.recipes.schema import parse
+from glocal.train.tasks.segment import Segment
 from tests.dense_sets import write_camvid, write_coco, write_voc
 
 RECIPE = """
@@ -79,3 +87,69 @@ def test_mask_rcnn_on_boxes_alone_is_refused(tmp_path: Path) -> None:
 def test_a_head_for_another_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GlocalError, match="unknown head 'linear' for task detect"):
         _run(tmp_path / "run", head="{name: linear}", data=write_voc(tmp_path / "voc"), **DETECT)
+
+
+def _command(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result.output
+
+
+def test_a_segmentation_run_is_evaluated_drawn_and_spoilt(tmp_path: Path) -> None:
+    data = write_camvid(tmp_path / "set", 16, 3)
+    metrics = _run(tmp_path / "run", head="{name: linear}", data=data, **(SEGMENT | {"epochs": 12, "lr": 0.003}))
+    rows = json.loads(_command("eval", tmp_path / "run", "--format", "json", "--per-class"))
+    again = {row["measure"]: row["value"] for row in rows}
+    assert again["miou"] == pytest.approx(metrics["miou"], abs=1e-4)
+    spoilt = json.loads(_command("eval", tmp_path / "run", "--format", "json", "--spoilt", 2))
+    assert [row["name"] for row in spoilt][:2] == ["clean", "shot_noise"]
+    assert spoilt[0]["miou"] == pytest.approx(metrics["miou"], abs=1e-4)
+    image = data / "val" / "016.png"
+    _command("predict", tmp_path / "run", image, "-o", tmp_path / "drawn")
+    drawn = np.asarray(Image.open(tmp_path / "drawn" / "016.png"))
+    assert drawn.shape[1] > 64  # the names of the colours stand beside
+    assert (drawn[:, :64][:64] != np.asarray(Image.open(image))).any()
+
+
+def test_a_detection_run_is_evaluated_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("faster_coco_eval", reason="average precision comes with glocal[detect]")
+    data = write_voc(tmp_path / "voc")
+    metrics = _run(tmp_path / "run", head=DETR.format("detr-life"), data=data, **DETECT)
+    rows = json.loads(_command("eval", tmp_path / "run", "--format", "json"))
+    assert {row["measure"]: row["value"] for row in rows}["f1"] == pytest.approx(metrics["f1"], abs=1e-4)
+    image = data / "JPEGImages" / "009.png"
+    told = _command("predict", tmp_path / "run", image, "-o", tmp_path / "drawn", "--least", 0)
+    assert "red" in told or "blue" in told
+    assert (np.asarray(Image.open(tmp_path / "drawn" / "009.png")) != np.asarray(Image.open(image))).any()
+
+
+def test_a_host_can_start_from_another_run(tmp_path: Path) -> None:
+    data = write_camvid(tmp_path / "set")
+    first = run(parse(RECIPE.format(head="{name: linear}", data=data, **SEGMENT)), tmp_path / "first").model
+    head = f"{{name: semantic_fpn, options: {{channels: 32}}, backbone: {tmp_path / 'first'}}}"
+    second = build_dense(parse(RECIPE.format(head=head, data=data, **SEGMENT)), 3)
+    ours, theirs = second.state_dict(), first.state_dict()
+    taken = [name for name in theirs if name.startswith("maps.host.blocks.")]
+    assert taken
+    assert all(torch.equal(ours[f"pyramid.{name}"], theirs[name].cpu()) for name in taken)
+    with pytest.raises(GlocalError, match="Is it the same host"):
+        other = RECIPE.replace("depth: 2, embed_dim: 48", "depth: 2, embed_dim: 24")
+        build_dense(parse(other.format(head=head, data=data, **SEGMENT)), 3)
+
+
+def test_a_run_stopped_in_the_middle_of_an_epoch_ends_as_if_it_had_not(tmp_path: Path) -> None:
+    text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **(SEGMENT | {"epochs": 2}))
+    whole = run(parse(text), tmp_path / "whole").model
+    recipe = parse(text + "save: {every_steps: 3}\n")
+    with pytest.raises(ZeroDivisionError), pytest.MonkeyPatch.context() as patch:
+        loss, calls = Segment.loss, []
+
+        def stumbling(*args: Any) -> Any:
+            calls.append(1)
+            return loss(*args) if len(calls) < 4 else 1 / 0
+
+        patch.setattr(Segment, "loss", stumbling)
+        run(recipe, tmp_path / "cut")
+    resumed = run(recipe, tmp_path / "cut", resume=True).model
+    for name, each in whole.state_dict().items():
+        assert torch.equal(each, resumed.state_dict()[name]), name

@@ -16,12 +16,19 @@ def eval_(
     ] = None,
     batch: Annotated[int, typer.Option(help="Images per batch.", min=1)] = 128,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also show each class.")] = False,
+    spoilt: Annotated[
+        int, typer.Option(help="Segmenters: also measure images with noise and blur, in so many runs.", min=0)
+    ] = 0,
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
-    """Evaluate a trained model: top-1, top-5, loss, and each class if asked."""
+    """Evaluate a trained model: top-1, top-5, loss; AP, mAP, F1; mIoU; and each class if asked."""
     from glocal.measure.table import Column, Table
+    from glocal.recipes.dense_trained import is_dense
     from glocal.recipes.trained import evaluate
 
+    if is_dense(model):
+        typer.echo(_dense(model, data, min(batch, 16), per_class, spoilt, form.value))
+        return
     figures, classes = evaluate(model, data, batch)
     rows = [{"class": "all", "images": figures["images"], **{k: figures[k] for k in ("top1", "top5", "loss")}}]
     if per_class:
@@ -38,3 +45,19 @@ def eval_(
         Column("loss", "loss", ".4f"),
     ]
     typer.echo(Table(columns, rows).render(form.value))
+
+
+def _dense(model: str, data: str | None, batch: int, per_class: bool, spoilt: int, form: str) -> str:
+    from glocal.measure.table import Column, Table
+    from glocal.recipes.dense_trained import evaluate_dense, robustness_dense
+
+    if spoilt:
+        found = robustness_dense(model, data, spoilt)
+        columns = [Column("name", "images"), Column("miou", "mIoU (%)", ".2f"), Column("interval", "±", ".2f")]
+        return Table(columns, [{"name": e.name, "miou": e.miou, "interval": e.interval} for e in found]).render(form)
+    figures, classes = evaluate_dense(model, data, batch)
+    rows = [{"measure": key, "value": value} for key, value in figures.items() if isinstance(value, float)]
+    if per_class and "per_class" in figures:
+        rows += [{"measure": f"IoU {n}", "value": v} for n, v in zip(classes, figures["per_class"], strict=True)]
+    notes = (f"{figures['images']} images",)
+    return Table([Column("measure", "measure"), Column("value", "%", ".2f")], rows, notes=notes).render(form)

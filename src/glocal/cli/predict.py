@@ -1,4 +1,4 @@
-"""glocal predict: name what is in an image."""
+"""glocal predict: name what is in an image, and draw it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,25 @@ def predict(
     model: Annotated[str, typer.Argument(help="A run folder, or a file that glocal.save() wrote.")],
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of them.")],
     top: Annotated[int, typer.Option(help="How many classes to show.", min=1)] = 3,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Folder for the pictures that detectors and segmenters draw.")
+    ] = Path("predictions"),
+    least: Annotated[float, typer.Option(help="Detectors: lowest score shown.", min=0, max=1)] = 0.5,
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
-    """Tell the most likely classes of images."""
+    """Tell the most likely classes of images; draw boxes, masks or label maps where the model finds such."""
     from glocal.measure.table import Column, Table
+    from glocal.recipes.dense_trained import is_dense, predict_dense
+    from glocal.recipes.trained import image_files
     from glocal.recipes.trained import predict as run
 
-    rows, broken = run(model, images, top)
     columns = [Column("image", "image"), Column("class", "class"), Column("percent", "%", ".2f")]
+    if is_dense(model):
+        rows, broken = predict_dense(model, list(image_files(images)), out, least)
+        columns.append(Column("box", "box"))
+        typer.echo(f"drawn: {out}", err=True)
+    else:
+        rows, broken = run(model, images, top)
     typer.echo(Table(columns, rows).render(form.value))
     for text in broken:
         typer.echo(f"glocal: {text}", err=True)

@@ -86,7 +86,7 @@ def predict(path: str, places: Sequence[Path], top: int) -> tuple[list[dict[str,
     trained = open_trained(path)
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
-    for file in _files(places):
+    for file in image_files(places):
         try:
             image = _image(trained, file)
         except (OSError, SyntaxError, ValueError) as error:
@@ -107,7 +107,8 @@ def _image(trained: Trained, file: Path) -> Tensor:
     return evaluation_transform(trained.data, trained.size, trained.mean, trained.std)(image)
 
 
-def _files(places: Sequence[Path]) -> Iterator[Path]:
+def image_files(places: Sequence[Path]) -> Iterator[Path]:
+    """List images, those of folders too."""
     from timm.data.readers.img_extensions import get_img_extensions
 
     for place in places:
