@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,9 @@ def load_segmentation(settings: DataSettings) -> DensePair:
         raise GlocalError(f"{root} is no folder. Give --data one with images and label maps.")
     findings = Findings()
     train, val = (_part(root, names, settings, findings) for names in split_names(settings))
+    if len(train.classes) != len(val.classes):  # counted ones: one part may lack the last of them
+        classes = max(train.classes, val.classes, key=len)
+        train, val = replace(train, classes=classes), replace(val, classes=classes)
     return DensePair(train, val, findings.notes(settings.unreadable))
 
 
@@ -139,6 +142,8 @@ def _counted(layout: Layout, ignore: int) -> tuple[str, ...]:
         if labels.is_file():
             with Image.open(labels) as opened:
                 values |= set(np.unique(np.asarray(opened)).tolist())
+    if layout.table is not None:
+        values = {layout.table[min(value, len(layout.table) - 1)] for value in values}
     values -= {ignore, 255}
     if not values:
         raise GlocalError(f"the label maps ({few([p.name for _, p in layout.pairs])}) hold no class at all.")

@@ -49,3 +49,16 @@ def test_normal_draws_have_mean_zero_and_deviation_one() -> None:
 
 def test_numbers_mix_every_part() -> None:
     assert len({number(a, b) for a in range(20) for b in range(20)}) == 400
+
+
+def test_plain_and_tensor_mixing_agree() -> None:
+    assert [number(0, a) for a in (1, 2**40, 2**62)] == [_slow(0, a) for a in (1, 2**40, 2**62)]
+
+
+def _slow(*parts: int) -> int:
+    from glocal.data import chance
+
+    key = torch.zeros(1, dtype=torch.int64)
+    for part in parts:
+        key = chance._mix(key * chance._FIRST + part + chance._STEP)
+    return int(chance._right(key, 33))
