@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from glocal.data.decode import sides
-from glocal.data.images import MemoryImages, Pair
+from glocal.data.images import MemoryImages, Pair, StreamImages
 from glocal.data.settings import PRESETS, DataSettings
 from glocal.data.sources import load
 from glocal.errors import GlocalError
@@ -106,6 +106,8 @@ def _size(pair: Pair, asked: int | None) -> tuple[int, tuple[str, ...]]:
     if isinstance(pair.train, MemoryImages):
         own = min(pair.train.pixels.shape[-2:])
         return asked or min(own, 224), ()
+    if isinstance(pair.train, StreamImages):
+        return asked or 224, ()
     found = sides(pair.train)
     usual = int(found.min(dim=1).values.median())
     size = asked or max((each for each in _SIZES if each <= usual), default=_SIZES[0])

@@ -19,17 +19,20 @@ from glocal.train.plain import plain
 from glocal.train.screen import clock
 
 
-def write(comparison: Comparison, folder: Path) -> Path:
-    """Write report.html, the table as text, Markdown, CSV and JSON, and every figure as results.json."""
+def write(comparison: Comparison, folder: Path, looks: str = "") -> Path:
+    """Write report.html, the table as text, Markdown, CSV and JSON, and every figure as results.json.
+
+    `looks` is HTML about what the variants look at.
+    """
     for form, name in (("text", "table.txt"), ("md", "table.md"), ("csv", "table.csv"), ("json", "table.json")):
         checkpoint.write_bytes(folder / name, (table(comparison, form).render(form) + "\n").encode())
     checkpoint.write_json(folder / "results.json", as_json(comparison))
     path = folder / "report.html"
-    checkpoint.write_bytes(path, html(comparison).encode())
+    checkpoint.write_bytes(path, html(comparison, looks).encode())
     return path
 
 
-def html(comparison: Comparison) -> str:
+def html(comparison: Comparison, looks: str = "") -> str:
     """Write the page."""
     made = rows(comparison)
     top = best(made)
@@ -46,6 +49,7 @@ def html(comparison: Comparison) -> str:
             "<h2>Training loss</h2>" + _losses(comparison, names),
         ),
         f"<h2>What is taken for what</h2>{_confusions(comparison, rival['variant'])}",
+        *([f"<h2>What the variants look at</h2>{looks}"] if looks else []),
         f"<h2>How this was made</h2>{_origin(comparison)}",
     ]
     return _PAGE.format(title=escape(title), style=STYLE, body="".join(f"<section>{part}</section>" for part in parts))

@@ -76,7 +76,7 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
         torch.set_num_threads(1)  # handing work around costs tiny models more than the work
     figures = {name: _figures(model, plan, pair) for name, model in models.items()}
     _same_plan(plan, folder)
-    runs = [(variant, seed, _place(folder, variant, seed), recipe) for variant, seed, recipe in plan.runs()]
+    runs = [(variant, seed, place_of(folder, variant, seed), recipe) for variant, seed, recipe in plan.runs()]
     jobs = [Job(f"{v.name}, seed {seed}", recipe, place, resume) for v, seed, place, recipe in runs]
     _train([job for job in jobs if not job.done()], pair, show, os.cpu_count() or 1 if tiny else 1)
     results = [_result(variant, seed, place) for variant, seed, place, _ in runs]
@@ -152,7 +152,8 @@ def _result(variant: Variant, seed: int, place: Path) -> Result:
     return Result(variant.name, seed, json.loads((place / "metrics.json").read_text()), curve)
 
 
-def _place(folder: Path, variant: Variant, seed: int) -> Path:
+def place_of(folder: Path, variant: Variant, seed: int) -> Path:
+    """Tell the folder of one run."""
     return folder / "runs" / f"{_safe(variant.name)}-seed{seed}"
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 _STEP = -7046029254386353131
 _FIRST = -4658895280553007687
 _SECOND = -7723592293110705685
+_ALL = (1 << 64) - 1
 
 
 def uniform(key: Tensor, draws: int, stream: int = 0) -> Tensor:
@@ -33,11 +34,14 @@ def keys(seed: int, epoch: int, index: Tensor, copy: Tensor | int = 0) -> Tensor
 
 
 def number(*parts: int) -> int:
-    """Mix whole numbers into one seed below 2**31."""
-    key = torch.zeros(1, dtype=torch.int64)
+    """Mix whole numbers into one seed below 2**31; the same mixing, in plain Python, as it is asked every step."""
+    key = 0
     for part in parts:
-        key = _mix(key * _FIRST + part + _STEP)
-    return int(_right(key, 33))
+        key = key * _FIRST + part + _STEP & _ALL
+        key = (key ^ key >> 30) * _FIRST & _ALL
+        key = (key ^ key >> 27) * _SECOND & _ALL
+        key ^= key >> 31
+    return key >> 33
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ def to_memory(images: Images, size: tuple[int, int], unreadable: int) -> tuple[M
     """Bring every image to one size; up to `unreadable` broken files are skipped and named."""
     if isinstance(images, MemoryImages):
         return _resized(images, size), ()
+    assert isinstance(images, FileImages)
     with ThreadPoolExecutor(4) as pool:
         decoded = list(pool.map(lambda index: _decode(images, index, size), range(len(images))))
     broken = [images.name(i) for i, each in enumerate(decoded) if each is None]

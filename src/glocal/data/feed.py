@@ -14,7 +14,7 @@ from torch import Tensor
 from glocal.data.augment import Augmenter
 from glocal.data.chance import keys
 from glocal.data.decode import refuse_many
-from glocal.data.images import FileImages, Images, MemoryImages
+from glocal.data.images import FileImages, Images, MemoryImages, StreamImages
 from glocal.data.order import Order
 from glocal.data.settings import DataSettings
 
@@ -41,6 +41,10 @@ def feed(
     """Choose how batches are made: from memory on the device, or by worker processes that read files."""
     if isinstance(train, MemoryImages) and isinstance(val, MemoryImages):
         return MemoryFeed(train.to(device), val.to(device), settings, order)
+    if isinstance(train, StreamImages) and isinstance(val, StreamImages):
+        from glocal.data.stream import StreamFeed
+
+        return StreamFeed(train, val, settings, order, device, size)
     assert isinstance(train, FileImages) and isinstance(val, FileImages)
     return FileFeed(train, val, settings, order, device, size)
 

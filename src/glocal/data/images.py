@@ -72,7 +72,21 @@ class FileImages:
         return self.dataset[entry][0].convert("RGB")
 
 
-Images = MemoryImages | FileImages
+@dataclass(frozen=True)
+class StreamImages:
+    """Images that come one after the other and cannot be chosen; their labels are not known beforehand."""
+
+    dataset: Any
+    count: int
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = IMAGENET[0]
+    std: tuple[float, ...] = IMAGENET[1]
+
+    def __len__(self) -> int:
+        return self.count
+
+
+Images = MemoryImages | FileImages | StreamImages
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ class DataSettings:
     workers: int = 4
     train_split: str | None = None
     eval_split: str | None = None
+    classes: int | None = None
+    """Number of classes of a stream (wds/…, hfids/…), which cannot be counted beforehand."""
     download: bool = False
     unreadable: int = 10
     """How many unreadable images are skipped before the run stops."""

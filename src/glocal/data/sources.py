@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from glocal.data.decode import to_memory
-from glocal.data.images import FileImages, Images, MemoryImages, Pair, few, holdout
+from glocal.data.images import FileImages, MemoryImages, Pair, StreamImages, few, holdout
 from glocal.data.settings import DataSettings
+from glocal.data.stream import open_stream
 from glocal.errors import GlocalError, nearest
 
 CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -28,6 +29,10 @@ def load(settings: DataSettings, seed: int = 0) -> Pair:
     name = settings.name
     if name in NAMED:
         pair = NAMED[name](settings)
+    elif name.split("/")[0] in ("wds", "hfids"):
+        parts = ((settings.train_split or "train", True), (settings.eval_split or "validation", False))
+        train, val = (open_stream(settings, split, training, seed) for split, training in parts)
+        return Pair(train, val)
     elif "/" in name and name.split("/")[0] in ("torch", "hfds", "tfds"):
         pair = _timm(name, settings)
     elif name.endswith(".npz") or name.endswith(".tar") or Path(name).is_dir():
@@ -35,7 +40,7 @@ def load(settings: DataSettings, seed: int = 0) -> Pair:
     else:
         raise GlocalError(
             f"data {name!r} is neither a folder, an .npz file, nor a known set.{nearest(name, NAMED)} "
-            f"Known sets: {', '.join(NAMED)}, and timm's torch/…, hfds/…"
+            f"Known sets: {', '.join(NAMED)}, and timm's torch/…, hfds/…, wds/…"
         )
     _check(pair, name)
     return _limited(pair, settings.limit, seed)
@@ -113,7 +118,7 @@ def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
     return Pair(train, MemoryImages(val.pixels, val.labels, train.classes, train.mean, train.std))
 
 
-def _held_out(images: Images, settings: DataSettings, seed: int) -> Pair:
+def _held_out(images: MemoryImages | FileImages, settings: DataSettings, seed: int) -> Pair:
     train, val = holdout(images.labels, settings.holdout, seed=0)
     note = f"no validation part: {len(val)} of {len(images)} images are held out, each class in proportion"
     return Pair(images.take(train), images.take(val), (note,))
@@ -217,7 +222,7 @@ def _check(pair: Pair, name: str) -> None:
 
 
 def _limited(pair: Pair, limit: int | None, seed: int) -> Pair:
-    if limit is None or limit >= len(pair.train):
+    if limit is None or limit >= len(pair.train) or isinstance(pair.train, StreamImages):
         return pair
     chosen = torch.randperm(len(pair.train), generator=torch.Generator().manual_seed(seed))[:limit]
     return Pair(pair.train.take(chosen), pair.val, pair.notes)
@@ -226,6 +231,8 @@ def _limited(pair: Pair, limit: int | None, seed: int) -> Pair:
 def in_memory(pair: Pair, settings: DataSettings, size: tuple[int, int]) -> Pair:
     """Bring images to one size and keep them as bytes, where the settings ask for it or the set is small."""
     parts = [pair.train, pair.val]
+    if any(isinstance(part, StreamImages) for part in parts):
+        return pair
     pixels = sum(len(part) for part in parts) * size[0] * size[1] * 3
     files = any(isinstance(part, FileImages) for part in parts)
     if files and (settings.memory == "no" or (settings.memory == "auto" and (max(size) > 96 or pixels > 2**31))):
