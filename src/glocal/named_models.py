@@ -38,14 +38,16 @@ LIFE = {
     **{f"{host}_life": Named(host, "life") for host in (*_DEIT.values(), _SWINV2)},
     # A.3.1: 80 channels at each scale instead of 64.
     "deit_tiny_patch16_224_life80": Named(_DEIT["tiny"], "life(widths=(80,80,80))"),
-    **{f"deit_{size}_patch4_32": Named(host, "", _SMALL_IMAGE) for size, host in _DEIT.items()},
-    **{f"deit_{size}_patch4_32_life": Named(host, "life", _SMALL_IMAGE) for size, host in _DEIT.items()},
-    "deit_tiny_patch4_32_life_onescale": Named(_DEIT["tiny"], "life(kernels=(3,))", _SMALL_IMAGE),
+    "deit_tiny_patch4_32": Named(_DEIT["tiny"], "", _SMALL_IMAGE),
+    "deit_small_patch4_32": Named(_DEIT["small"], "", _SMALL_IMAGE),
+    "swinv2_tiny_window8_32_patch1": Named(_SWINV2, "", {"img_size": 32, "patch_size": 1}),
+    "deit_tiny_patch4_32_life": Named("deit_tiny_patch4_32", "life"),
+    "deit_tiny_patch4_32_life_onescale": Named("deit_tiny_patch4_32", "life(kernels=(3,))"),
+    "deit_small_patch4_32_life": Named("deit_small_patch4_32", "life"),
+    "swinv2_tiny_window8_32_patch1_life": Named("swinv2_tiny_window8_32_patch1", "life"),
     # The paper narrows T2T-ViT-12 from 256 to 252, which three scales can share.
     "t2t_vit_12_life": Named("t2t_vit_12_252", "life"),
     "t2t_vit_12_32_life": Named("t2t_vit_12_252_32", "life"),
-    "swinv2_tiny_window8_32_patch1": Named(_SWINV2, "", {"img_size": 32, "patch_size": 1}),
-    "swinv2_tiny_window8_32_patch1_life": Named(_SWINV2, "life", {"img_size": 32, "patch_size": 1}),
 }
 
 # The paper does not state the heads of LocalViT-T and -S; the released models have 4 and 8, DeiT 3 and 6.
@@ -72,7 +74,7 @@ LOCALVIT = {
     "tnt_small_patch16_224": Named("tnt_s_patch16_224", idle={"outer_tokens": (1, 196, 384)}),
     # The tokeniser has no gate, and the released model carries a norm there that it no longer uses.
     "localvit_t2t_7": Named("t2t_vit_7", "local-ffn+local-ffn(gate=none,at=tokeniser)", {"idle_norm": True}),
-    "localvit_tnt_tiny": Named("tnt_s_legacy_patch16_224", "local-ffn", _TNT),
+    "localvit_tnt_tiny": Named("tnt_tiny_patch16_224", "local-ffn"),
     # SE keeps 8 channels in the first two stages, as released: the printed 13.5 M need them.
     "localvit_pvt_tiny": Named("pvt_tiny", "local-ffn(reduction=64)@0-1+local-ffn(reduction=128)@2-3+local-ffn@4-7"),
     # Released only: SE keeps 16 channels at every width.
