@@ -37,6 +37,12 @@ class Row:
     """A line below each model's map, such as its prediction."""
 
 
+def large(picture: Image.Image, side: int = 224) -> Image.Image:
+    """Show a small picture's pixels as squares, so that maps over it are not as coarse as it is."""
+    factor = -(-side // max(picture.size))
+    return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+
+
 def overlay(picture: Image.Image, patch_map: Tensor, low: float, high: float) -> Image.Image:
     """Lay a map over a picture: dim and grey where it is low, bright and coloured where it is high."""
     share = np.asarray(
@@ -57,9 +63,10 @@ def side_by_side(rows: Sequence[Row], label: str) -> Figure:
     for line, row in zip(axes, rows, strict=True):
         high = max(float(each.max()) for each in row.maps.values())
         low = min(float(each.min()) for each in row.maps.values())
-        _picture(line[0], row.picture, row.title)
+        picture = large(row.picture)
+        _picture(line[0], picture, row.title)
         for place, (name, patch_map) in zip(line[1:], row.maps.items(), strict=True):
-            _picture(place, overlay(row.picture, patch_map, low, high), name)
+            _picture(place, overlay(picture, patch_map, low, high), name)
             place.set_xlabel(row.notes.get(name, ""), fontsize=8)
         _bar(figure, line, low, high, label)
     return figure
@@ -67,7 +74,7 @@ def side_by_side(rows: Sequence[Row], label: str) -> Figure:
 
 def head_grid(picture: Image.Image, maps: Mapping[str, Tensor], threshold: float = 0.0, most: int = 8) -> Figure:
     """Show every head of each model on one scale; weights below a share of the highest are left dark."""
-    columns = min(most, max(len(each) for each in maps.values()))
+    picture, columns = large(picture), min(most, max(len(each) for each in maps.values()))
     lines = {name: heads.split(columns) for name, heads in maps.items()}
     figure, axes = _grid(sum(map(len, lines.values())), 1 + columns, 1.7, 1.95)
     low = min(float(each.min()) for each in maps.values())
