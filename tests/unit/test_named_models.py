@@ -1,4 +1,7 @@
-"""Every registered model runs: tiny here, at full size under the slow marker."""
+"""Every model that is a name for a host and mechanisms runs: tiny here, at full size under the slow marker.
+
+The architectures themselves: tests/unit/models.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from timm.models._registry import _model_to_module
 from torch import Tensor, nn
 
 from glocal import ContextBroadcast, GlocalError, create_model, load, named, save
-from glocal.measure.listing import own_models
 from glocal.named_models import NAMED
 
 _VIT = {"embed_dim": 48, "img_size": 64}
@@ -27,11 +29,9 @@ TINY: dict[str, dict[str, Any]] = {
     "pit_": {"base_dims": (8, 8, 8), "img_size": 64},
     "mixer_": {"img_size": 64},  # timm fixes its width
     "pvt_": _PYRAMID,
-    "lit_tiny": _PYRAMID,
-    "lit_": {"dims": (24, 48, 96, 96), "heads": (2, 4, 4, 4), "img_size": 64},
     "t2t_": _T2T,
 }
-ALL = [*own_models(), *NAMED]
+ALL = list(NAMED)
 
 
 def root(name: str) -> str:
@@ -64,7 +64,7 @@ def run(model: nn.Module, size: int, batch: int = 2) -> Tensor:
 
 def at_size(name: str, model: Any, arguments: dict[str, Any], size: int) -> nn.Module:
     """Bring a model to another image size the way its host offers."""
-    if root(name).startswith(("t2t", "pvt", "lit")):  # any size, as it is
+    if root(name).startswith(("t2t", "pvt")):  # any size, as it is
         return model
     if hasattr(model, "set_input_size"):
         model.set_input_size((size, size))
@@ -94,7 +94,7 @@ def test_the_full_model_runs_forwards_and_back_and_at_another_size(name: str) ->
 
 
 # timm reports strides from 4 on whatever the patch size, so Swins of single pixels are left out.
-PYRAMIDS = [name for name in ALL if root(name).startswith(("swin", "pvt", "lit")) and "patch1" not in name]
+PYRAMIDS = [name for name in ALL if root(name).startswith(("swin", "pvt")) and "patch1" not in name]
 
 
 @pytest.mark.parametrize("name", PYRAMIDS)
