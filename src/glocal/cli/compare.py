@@ -40,7 +40,6 @@ def compare(
     from glocal.cli.stopping import exits_as_told
     from glocal.compare import report
     from glocal.compare.budget import fit_budget
-    from glocal.compare.looks import looks
     from glocal.compare.plan import plan
     from glocal.compare.run import compare as run
     from glocal.compare.table import table
@@ -68,7 +67,7 @@ def compare(
         if budget is not None or (epochs is None and data is not None):
             made = fit_budget(made, pair, budget or "10m")
         result = run(made, pair, folder, screen(), resume=resume)
-    page = report.write(result, folder, looks(result, folder, pair))
+    page = report.write(result, folder)
     typer.echo("\n" + table(result, form.value).render(form.value))
     typer.echo(f"\n{page}", err=form is not Form.TEXT)
 
