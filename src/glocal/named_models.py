@@ -72,6 +72,7 @@ LOCALVIT = {
     "tnt_tiny_patch16_224": Named("tnt_s_legacy_patch16_224", "", _TNT),  # the first public version of TNT
     # TNT's own release carries a table that it never adds.
     "tnt_small_patch16_224": Named("tnt_s_patch16_224", idle={"outer_tokens": (1, 196, 384)}),
+    "tnt_base_patch16_224": Named("tnt_b_patch16_224", idle={"outer_tokens": (1, 196, 640)}),
     # The tokeniser has no gate, and the released model carries a norm there that it no longer uses.
     "localvit_t2t_7": Named("t2t_vit_7", "local-ffn+local-ffn(gate=none,at=tokeniser)", {"idle_norm": True}),
     "localvit_tnt_tiny": Named("tnt_tiny_patch16_224", "local-ffn"),

@@ -82,6 +82,14 @@ def test_another_class_count_is_refused_unless_asked_for() -> None:
     assert torch.equal(model.head.weight, given["head.weight"])
 
 
+def test_both_heads_of_a_distilled_model_are_loaded_or_made_anew() -> None:
+    given = weights("deit_tiny_distilled_patch16_224")
+    model: Any = load_released(given)
+    assert torch.equal(model.head_dist.weight, given["head_dist.weight"])
+    model = load_released(given, num_classes=3)
+    assert (model.head.weight.shape[0], model.head_dist.weight.shape[0]) == (3, 3)
+
+
 def test_a_head_without_classes_is_refused() -> None:
     with pytest.raises(GlocalError, match="num_classes is 0"):
         load_released(weights(), num_classes=0)

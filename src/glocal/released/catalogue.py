@@ -33,10 +33,10 @@ def _life(host: str) -> dict[str, Release]:
     }
 
 
+_SIZES = ("tiny", "small", "base")
 RELEASES: dict[str, Release] = {
-    "deit_tiny_patch16_224": Release(families.PLAIN, "deit_tiny_patch16_224"),
-    "deit_small_patch16_224": Release(families.PLAIN, "deit_small_patch16_224"),
-    "deit_base_patch16_224": Release(families.PLAIN, "deit_base_patch16_224"),
+    **{name: Release(families.PLAIN, name) for name in (f"deit_{size}_patch16_224" for size in _SIZES)},
+    **{name: Release(families.PLAIN, name) for name in (f"deit_{size}_distilled_patch16_224" for size in _SIZES)},
     "life_deit_tiny_patch4_32_base": Release(families.PLAIN, "deit_tiny_patch4_32", "", 100),
     **_life("deit_tiny_patch16_224"),
     **_life("deit_small_patch16_224"),
@@ -67,4 +67,5 @@ RELEASES: dict[str, Release] = {
     **{f"t2t_vit_{depth}": Release(families.T2T, f"t2t_vit_{depth}") for depth in (7, 10, 12, 14, 19, 24)},
     **{f"t2t_vit_t_{depth}": Release(families.T2T_T, f"t2t_vit_t_{depth}") for depth in (14, 19, 24)},
     "tnt_s": Release(families.TNT, "tnt_small_patch16_224"),
+    "tnt_b": Release(families.TNT, "tnt_base_patch16_224"),
 }

@@ -21,7 +21,7 @@ from glocal.zoo import create_model
 
 # Not weights: shift masks, index and coordinate tables, BatchNorm's counters. They may be absent, and are rebuilt.
 STRUCTURAL = ("attn_mask", "relative_position_index", "relative_coords_table", "num_batches_tracked")
-_HEAD = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
+_HEAD = tuple(f"{head}.{part}" for head in ("head", "head.fc", "head_dist") for part in ("weight", "bias"))
 _OWN = Family()  # a checkpoint may have our names, which are timm's, too
 
 Shape = tuple[int, ...]
