@@ -25,7 +25,7 @@ TINY: dict[str, dict[str, Any]] = {
     "deit_": _VIT,
     "vit_": _VIT,
     "swin": _SWIN,
-    "tnt_": {"embed_dim": 48, "inner_dim": 12, "img_size": 64},
+    "tnt_": {"embed_dim": 60, "inner_dim": 12, "img_size": 64},
     "pit_": {"base_dims": (8, 8, 8), "img_size": 64},
     "mixer_": {"img_size": 64},  # timm fixes its width
     "pvt_": _PYRAMID,
