@@ -1,0 +1,184 @@
+"""Models out of the door: ONNX and torch.export files, compared with the original before they are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from glocal.enhance import fold
+from glocal.errors import GlocalError
+from glocal.mechanisms.token_merge import DeformableConv
+
+Kind = Literal["onnx", "torch-export"]
+Shape = tuple[int, int, int, int]
+_FIRST_DEFORM = 19  # ONNX has DeformConv from here on; asked for less, the exporter writes a graph that no one can read
+_NEEDS = "pip install 'glocal[export]'"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A kept file, the input shapes it was tried with, its open dimensions, and how far it is from the original."""
+
+    path: Path
+    shapes: tuple[Shape, ...]
+    free: tuple[int, ...]
+    difference: float
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    to: Kind = "onnx",
+    size: int | tuple[int, int] | None = None,
+    dynamic: bool = False,
+    opset: int = 20,
+    tolerance: float = 1e-4,
+) -> Exported:
+    """Write a folded copy of a model to a file, run the file on fresh images, and keep it only if they agree.
+
+    `dynamic` leaves the batch open, and the image size too where the host takes any. The file is tried at two batch
+    or image sizes then, else with two batches of images.
+    """
+    path, plain = Path(path), fold(model).cpu().float()
+    _check(plain, to, opset)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.stem}.{os.getpid()}.part.{'onnx' if to == 'onnx' else 'pt2'}")
+    try:
+        *wishes, last = _wishes(plain, _pixels(model, size), dynamic)
+        for shapes, free in wishes:
+            with contextlib.suppress(GlocalError):  # a host may take any size and yet not export so
+                return _attempt(plain, path, part, shapes, free, (to, opset, tolerance))
+        return _attempt(plain, path, part, *last, (to, opset, tolerance))
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _attempt(
+    model: nn.Module, path: Path, part: Path, shapes: list[Shape], free: dict[int, Any], how: tuple[str, int, float]
+) -> Exported:
+    to, opset, tolerance = how
+    program = _trace(model, shapes[0], free)
+    run = _write_onnx(program, part, opset) if to == "onnx" else _write_program(program, part)
+    difference = max(_difference(model, run, shape) for shape in shapes)
+    if not difference <= tolerance:
+        raise GlocalError(
+            f"{to} gives other numbers than PyTorch: the largest difference is {difference:.2g} of the largest output, "
+            f"more than {tolerance:g}. Nothing was kept."
+        )
+    part.replace(path)
+    return Exported(path, tuple(shapes), tuple(sorted(free)), difference)
+
+
+def _check(model: nn.Module, to: str, opset: int) -> None:
+    if to not in ("onnx", "torch-export"):
+        raise GlocalError(f"cannot export to {to!r}. There are: onnx, torch-export.")
+    if to != "onnx":
+        return
+    deforms = any(isinstance(module, DeformableConv) for module in model.modules())
+    if deforms and opset < _FIRST_DEFORM:
+        raise GlocalError(
+            f"ONNX has no deformable convolution in opset {opset}. Use opset 19 or 20 for models with DTM."
+        )
+    if opset < 18:
+        raise GlocalError(f"opset {opset} is older than PyTorch writes. Use 18 or later; 20 is the default.")
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise GlocalError(f"export to ONNX needs {error.name}. Install it: {_NEEDS}") from None
+
+
+def _pixels(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Find the image size: as asked, or the host's own."""
+    if size is None:
+        built: Any = next((m.img_size for m in model.modules() if getattr(m, "img_size", None) is not None), None)
+        size = tuple((built or (getattr(model, "default_cfg", None) or {}).get("input_size", (3, 224, 224)))[-2:])
+    return (size, size) if isinstance(size, int) else size
+
+
+def _wishes(model: nn.Module, pixels: tuple[int, int], dynamic: bool) -> list[tuple[list[Shape], dict[int, Any]]]:
+    """List what to leave open, boldest first, each with the shapes to try; the first of them is traced."""
+    channels = getattr(model, "in_chans", None) or next(
+        m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)
+    )
+    first: Shape = (2, channels, *pixels)
+    if not dynamic:
+        return [([first, first], {})]
+    wishes: list[tuple[list[Shape], dict[int, Any]]] = [([first, (3, *first[1:])], {0: Dim.DYNAMIC})]
+    other: Shape = (3, channels, 2 * pixels[0], 3 * pixels[1])
+    if _takes(model, other):
+        # Traced at the size it was built for, a host would leave its positions at that size.
+        wishes.insert(0, ([other, first], {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}))
+    return wishes
+
+
+@torch.no_grad()
+def _takes(model: nn.Module, shape: Shape) -> bool:
+    try:
+        model(torch.zeros(shape))
+    except (AssertionError, RuntimeError, ValueError, GlocalError):
+        return False
+    return True
+
+
+def _trace(model: nn.Module, shape: Shape, free: dict[int, Any]) -> ExportedProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            # Not strict: in strict mode the plain hosts do not export with open sizes either.
+            return torch.export.export(
+                model, (torch.randn(shape),), dynamic_shapes=(free,) if free else None, strict=False
+            )
+        except Exception as error:  # torch raises many kinds
+            reason = str(error).strip().split("\n")[0]
+            raise GlocalError(f"{type(model).__name__} cannot be traced at {shape}: {reason}") from error
+
+
+def _write_onnx(program: ExportedProgram, path: Path, opset: int) -> Callable[[Tensor], Sequence[Tensor]]:
+    import onnxruntime
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        written = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
+    assert written is not None
+    written.save(path, external_data=False)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda images: [torch.as_tensor(each) for each in session.run(None, {name: images.numpy()})]
+
+
+def _write_program(program: ExportedProgram, path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
+    torch.export.save(program, path)
+    again = torch.export.load(path).module()
+    return lambda images: _listed(again(images))
+
+
+@torch.no_grad()
+def _difference(model: nn.Module, run: Callable[[Tensor], Sequence[Tensor]], shape: Shape) -> float:
+    """Compare on fresh images: the largest difference, as a share of the largest output."""
+    images = torch.randn(shape)
+    try:
+        got = run(images)
+    except Exception as error:  # each runtime has its own kinds
+        raise GlocalError(
+            f"the exported file fails at {shape}: {str(error).strip()[-300:]} Nothing was kept."
+        ) from error
+    pairs = zip(got, _listed(model(images)), strict=True)
+    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-6)) for a, b in pairs)
+
+
+def _listed(output: Any) -> list[Tensor]:
+    return [output] if isinstance(output, Tensor) else list(output)
