@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -13,17 +12,14 @@ from torch import Tensor
 
 _switch = {"on": os.environ.get("GLOCAL_KERNELS", "1") != "0"}
 
+_HAS_TRITON = find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
 
 
 def fused(tokens: Tensor) -> bool:
     """Tell whether the fused kernels take these tokens; if not, plain PyTorch does the work."""
     return (
-        tokens.is_cuda
-        and _switch["on"]
-        and tokens.dtype in (torch.float32, *HALF)
-        and not _exporting()
-        and _has_triton()
+        tokens.is_cuda and _switch["on"] and tokens.dtype in (torch.float32, *HALF) and not _exporting() and _HAS_TRITON
     )
 
 
@@ -55,8 +51,3 @@ def working_type(tokens: Tensor) -> torch.dtype:
     """Give the type a convolution would work in: the tokens' own, or autocast's."""
     kind = tokens.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
