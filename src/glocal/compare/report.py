@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from glocal.compare import draw
+from glocal.compare import attention, draw
 from glocal.compare.run import Comparison, as_json, versions
 from glocal.compare.style import STYLE
 from glocal.compare.table import COLUMNS, best, rows, summary, table
@@ -19,20 +19,17 @@ from glocal.train.plain import plain
 from glocal.train.screen import clock
 
 
-def write(comparison: Comparison, folder: Path, looks: str = "") -> Path:
-    """Write report.html, the table as text, Markdown, CSV and JSON, and every figure as results.json.
-
-    `looks` is HTML about what the variants look at.
-    """
+def write(comparison: Comparison, folder: Path) -> Path:
+    """Write report.html, the table as text, Markdown, CSV and JSON, and every figure as results.json."""
     for form, name in (("text", "table.txt"), ("md", "table.md"), ("csv", "table.csv"), ("json", "table.json")):
         checkpoint.write_bytes(folder / name, (table(comparison, form).render(form) + "\n").encode())
     checkpoint.write_json(folder / "results.json", as_json(comparison))
     path = folder / "report.html"
-    checkpoint.write_bytes(path, html(comparison, looks).encode())
+    checkpoint.write_bytes(path, html(comparison).encode())
     return path
 
 
-def html(comparison: Comparison, looks: str = "") -> str:
+def html(comparison: Comparison) -> str:
     """Write the page."""
     made = rows(comparison)
     top = best(made)
@@ -49,10 +46,12 @@ def html(comparison: Comparison, looks: str = "") -> str:
             "<h2>Training loss</h2>" + _losses(comparison, names),
         ),
         f"<h2>What is taken for what</h2>{_confusions(comparison, rival['variant'])}",
-        *([f"<h2>What the variants look at</h2>{looks}"] if looks else []),
+        _looks(comparison),
         f"<h2>How this was made</h2>{_origin(comparison)}",
     ]
-    return _PAGE.format(title=escape(title), style=STYLE, body="".join(f"<section>{part}</section>" for part in parts))
+    return _PAGE.format(
+        title=escape(title), style=STYLE, body="".join(f"<section>{part}</section>" for part in parts if part)
+    )
 
 
 def _facts(comparison: Comparison) -> str:
@@ -62,7 +61,7 @@ def _facts(comparison: Comparison) -> str:
         "classes": str(len(comparison.classes)),
         "epochs": str(recipe.epochs),
         "seeds": str(len(comparison.plan.seeds)),
-        "time": clock(comparison.seconds),
+        "training": clock(sum(each.metrics["seconds"] for each in comparison.results)),
     }
     return "<dl>" + "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in facts.items()) + "</dl>"
 
@@ -139,6 +138,13 @@ def _confusions(comparison: Comparison, rival: str) -> str:
         pictures.append(draw.heat(summed, comparison.classes, name))
     note = "<p class=small>Rows are the truth, columns the answer, all seeds together; point at a cell to read it.</p>"
     return f"<div class=pair>{''.join(f'<div>{each}</div>' for each in pictures)}</div>{note}"
+
+
+def _looks(comparison: Comparison) -> str:
+    if not comparison.looks:
+        return ""
+    note = "Attention rolled out over all layers, first seed; each map has its own scale, dark is least."
+    return f"<h2>Where they look</h2>{attention.drawn(comparison.looks)}<p class=small>{note}</p>"
 
 
 def _origin(comparison: Comparison) -> str:

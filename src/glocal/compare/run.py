@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from glocal._version import __version__
+from glocal.compare.attention import Strip, strips
 from glocal.compare.figures import Figures, measure
 from glocal.compare.parallel import Job, run_jobs
 from glocal.compare.plan import Plan, Variant
@@ -51,6 +52,7 @@ class Comparison:
     results: tuple[Result, ...]
     command: str
     seconds: float
+    looks: tuple[Strip, ...] = ()
 
     def of(self, variant: str) -> list[Result]:
         """Give one variant's runs in the order of seeds."""
@@ -76,7 +78,7 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
         torch.set_num_threads(1)  # handing work around costs tiny models more than the work
     figures = {name: _figures(model, plan, pair) for name, model in models.items()}
     _same_plan(plan, folder)
-    runs = [(variant, seed, place_of(folder, variant, seed), recipe) for variant, seed, recipe in plan.runs()]
+    runs = [(variant, seed, _place(folder, variant, seed), recipe) for variant, seed, recipe in plan.runs()]
     jobs = [Job(f"{v.name}, seed {seed}", recipe, place, resume) for v, seed, place, recipe in runs]
     _train([job for job in jobs if not job.done()], pair, show, os.cpu_count() or 1 if tiny else 1)
     results = [_result(variant, seed, place) for variant, seed, place, _ in runs]
@@ -88,6 +90,7 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
         tuple(results),
         " ".join(["glocal", *sys.argv[1:]]),
         time.monotonic() - began,
+        tuple(strips(_first_models(plan, folder), pair, image_size(plan.recipe))),
     )
 
 
@@ -101,6 +104,10 @@ def versions() -> dict[str, str]:
         **{name: version(name) for name in names},
         "device": device if torch.cuda.is_available() else f"{device}, {os.cpu_count()} cores",
     }
+
+
+def _first_models(plan: Plan, folder: Path) -> dict[str, Path]:
+    return {each.name: _place(folder, each, plan.seeds[0]) / "model.safetensors" for each in plan.variants}
 
 
 def _train(jobs: list[Job], pair: Pair, show: Screen, workers: int) -> None:
@@ -152,8 +159,7 @@ def _result(variant: Variant, seed: int, place: Path) -> Result:
     return Result(variant.name, seed, json.loads((place / "metrics.json").read_text()), curve)
 
 
-def place_of(folder: Path, variant: Variant, seed: int) -> Path:
-    """Tell the folder of one run."""
+def _place(folder: Path, variant: Variant, seed: int) -> Path:
     return folder / "runs" / f"{_safe(variant.name)}-seed{seed}"
 
 

@@ -29,6 +29,7 @@ svg{width:100%;height:auto}svg text{fill:var(--soft);font-size:11px;font-family:
 .right{fill:#1f77d0}.wrong{fill:#d0342c}
 .legend{margin:2px 0;display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px}
+.looks{width:auto}.looks td{border:0;padding:3px 6px}.looks img{display:block;width:92px;border-radius:4px}
 pre{background:var(--card);padding:10px 14px;border-radius:8px;overflow-x:auto;font-size:13px}
 summary{cursor:pointer;margin:12px 0}
 """

@@ -69,7 +69,9 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.links += [
+            value or "" for name, value in attrs if name in ("src", "href") and not (value or "").startswith("data:")
+        ]
         if tag not in ("meta", "line", "rect", "circle", "polygon"):
             self.open.append(tag)
 
