@@ -63,6 +63,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'glocal' has no attribute {name!r}")
     value = getattr(import_module(f"glocal.{_HOME[name]}"), name)
+    if _HOME[name] not in ("errors", "lattice"):
+        import_module("glocal.zoo")  # timm knows glocal's models from here on
     globals()[name] = value
     return value
 

@@ -5,6 +5,8 @@ The architectures themselves: tests/unit/models.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,11 @@ def test_hierarchical_models_give_features_at_four_strides(name: str) -> None:
     maps = model.eval()(torch.randn(1, 3, 64, 64))
     assert [each.shape[-1] for each in maps] == [16, 8, 4, 2]
     assert [each.shape[1] for each in maps] == model.feature_info.channels()
+
+
+def test_timm_knows_the_models_once_any_glocal_name_is_touched() -> None:
+    code = "import glocal, timm; glocal.LIFE; assert timm.is_model('localvit_tiny') and timm.is_model('lit_tiny')"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_no_name_takes_the_place_of_one_of_timms() -> None:
