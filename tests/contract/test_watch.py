@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import timm
 import torch
 from timm.models.vision_transformer import DiffParallelScalingBlock, ParallelScalingBlock, VisionTransformer
 from torch import Tensor, nn
@@ -273,6 +274,15 @@ def test_blocks_that_attend_themselves_are_seen() -> None:
     model = VisionTransformer(**cases._VIT, block_fn=ParallelScalingBlock).eval()
     looks = check_against_unfused(cases.lively(model), cases.images("vit"))
     assert [look.layer for look in looks] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["eva02_tiny_patch14_224", "beit_base_patch16_224"])
+def test_timms_models_that_are_no_hosts_are_watched_too(name: str) -> None:
+    side = 56 if "14" in name else 64
+    model = cases.lively(timm.create_model(name, img_size=side, depth=2, num_classes=5)).eval()
+    looks = check_against_unfused(fuse(model, True), torch.randn(1, 3, side, side))
+    assert [look.queries for look in looks] == [Lattice(4, 4, prefix=1)] * 2
+    assert looks[0].class_token
 
 
 def test_a_pool_stands_beside_the_layers() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from glocal.errors import GlocalError
-from glocal.explain.huggingface import Geometry, geometry_of
+from glocal.explain.geometry import Geometry, geometry_of
 from glocal.explain.windows import Windows
 from glocal.hosts import ADAPTERS, sites
 from glocal.lattice import Lattice

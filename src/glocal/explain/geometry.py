@@ -1,6 +1,7 @@
-"""Lattices of transformers' models, read from what passes through them: ViT and its kin, and DETR.
+"""Lattices of models that are no hosts: transformers' ViT and DETR, and timm's others that embed patches.
 
-ViLT is left out on purpose: it draws its patches in random order, so its tokens keep no place on a lattice.
+They are read from what passes through the patch embedding. ViLT is left out on purpose: it draws its patches in random
+order, so its tokens keep no place on a lattice.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _CLASS_TOKEN = ("vit", "deit", "dinov2", "dinov2_with_registers", "beit", "data2
 class Geometry:
     """Follows the patch map of one model from its patch projection, without importing transformers."""
 
-    def __init__(self, kind: str, projection: nn.Module) -> None:
+    def __init__(self, kind: str, projection: nn.Module, class_token: bool | None = None) -> None:
         self._kind = kind
         self._projection = projection
         self._map: tuple[int, int] | None = None
-        self.class_token = kind != "detr"
+        self.class_token = kind != "detr" if class_token is None else class_token
 
     def install(self) -> list[RemovableHandle]:
         """Hook the projection that makes the map."""
@@ -41,12 +42,19 @@ class Geometry:
         height, width = self._map
         return Lattice(height, width, count - height * width)
 
-    def _write(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._map = (output.shape[-2], output.shape[-1]) if output.ndim == 4 else None
+    def _write(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        if self._kind == "timm":
+            size = args[0].shape[-2:]
+            self._map = tuple(output.shape[1:3]) if output.ndim == 4 else tuple(module.dynamic_feat_size(size))
+        else:
+            self._map = (output.shape[-2], output.shape[-1]) if output.ndim == 4 else None
 
 
 def geometry_of(model: nn.Module) -> Geometry | None:
-    """Find the geometry of a transformers model; nothing for any other."""
+    """Find the geometry of a transformers model, or of a timm model that embeds patches; nothing for any other."""
+    embed: Any = getattr(model, "patch_embed", None)
+    if hasattr(embed, "dynamic_feat_size"):  # EVA, BEiT and others that are no hosts of glocal's
+        return Geometry("timm", embed, getattr(model, "cls_token", None) is not None)
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     if kind == "detr":
         return _detr(model)
