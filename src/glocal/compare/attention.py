@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from glocal.data.settings import Augment
 from glocal.errors import GlocalError
 from glocal.explain.draw import large, overlay
 from glocal.explain.look import Look
+from glocal.explain.methods import density
 from glocal.explain.rollout import RollOut, looked_at
 from glocal.explain.watch import watch
 from glocal.store import load
@@ -32,15 +34,21 @@ def strips(models: dict[str, Path], pair: Pair, size: tuple[int, int], count: in
     chosen = _one_of_each(pair.val.labels, count)
     images, _ = to_memory(pair.val.take(chosen), size, len(chosen))
     pictures = [large(_picture(pixels), 112) for pixels in images.pixels]
-    found: list[Strip] = [("image", [_address(each) for each in pictures])]
+    looked: dict[str, Tensor] = {}
     for name, file in models.items():
-        try:
-            maps = _maps(load(file), images)
-        except GlocalError:
-            continue
-        drawn = [overlay(p, m, float(m.min()), float(m.max())) for p, m in zip(pictures, maps, strict=True)]
+        with suppress(GlocalError):
+            looked[name] = _maps(load(file), images)
+    found: list[Strip] = [("image", [_address(each) for each in pictures])]
+    # One scale for all models of an image, or their maps could not be compared.
+    scales = [_scale([density(maps[i]) for maps in looked.values()]) for i in range(len(pictures) if looked else 0)]
+    for name, maps in looked.items():
+        drawn = [overlay(p, density(m), *scale) for p, m, scale in zip(pictures, maps, scales, strict=True)]
         found.append((name, [_address(each) for each in drawn]))
-    return found if len(found) > 1 else []
+    return found if looked else []
+
+
+def _scale(maps: Sequence[Tensor]) -> tuple[float, float]:
+    return min(float(each.min()) for each in maps), max(float(each.max()) for each in maps)
 
 
 def _maps(model: nn.Module, images: MemoryImages) -> Tensor:

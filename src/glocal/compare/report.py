@@ -143,7 +143,7 @@ def _confusions(comparison: Comparison, rival: str) -> str:
 def _looks(comparison: Comparison) -> str:
     if not comparison.looks:
         return ""
-    note = "Attention rolled out over all layers, first seed; each map has its own scale, dark is least."
+    note = "Attention rolled out over all layers, first seed; the maps of an image have one scale, dark is least."
     return f"<h2>Where they look</h2>{attention.drawn(comparison.looks)}<p class=small>{note}</p>"
 
 
