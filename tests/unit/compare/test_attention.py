@@ -24,9 +24,7 @@ def test_every_variant_with_attention_gets_a_strip_of_pictures(tmp_path: Path) -
     for name, text in (("host", ""), ("life", "life")):
         model = create_model("vit_tiny_patch16_224", *(named(text) if text else ()), num_classes=10, in_chans=1, **HOST)
         save(model, tmp_path / f"{name}.safetensors")
-    plain = create_model(
-        "resnet_s16_224", num_classes=10, in_chans=1, img_size=8, patch_size=4, num_blocks=1, embed_dim=8
-    )
+    plain = create_model("test_resnet", num_classes=10, in_chans=1)
     save(plain, tmp_path / "resnet.safetensors")
     found = strips({n: tmp_path / f"{n}.safetensors" for n in ("host", "life", "resnet")}, pair, (8, 8), count=3)
     assert [(name, len(pictures)) for name, pictures in found] == [("image", 3), ("host", 3), ("life", 3)]
@@ -41,9 +39,7 @@ def test_images_are_taken_from_every_class_in_turn() -> None:
 
 
 def test_a_comparison_of_hosts_without_attention_shows_no_strip(tmp_path: Path) -> None:
-    plain = create_model(
-        "resnet_s16_224", num_classes=10, in_chans=1, img_size=8, patch_size=4, num_blocks=1, embed_dim=8
-    )
+    plain = create_model("test_resnet", num_classes=10, in_chans=1)
     save(plain, tmp_path / "resnet.safetensors")
     pair = digits()
     assert isinstance(pair.val, MemoryImages)
