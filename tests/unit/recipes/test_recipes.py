@@ -19,7 +19,7 @@ from glocal.train.screen import Silent
 from glocal.train.settings import Recipe
 from tests.unit.train.tiny import HOST
 
-ALL = {name: read(find(name)) for name in names()}
+ALL = {name: recipe for name in names() if (recipe := read(find(name))).task == "classify"}
 # Mechanisms that need a host with stages; its recipe still has to train, on the tiny host without them.
 _STAGED = ("DTM", "EarlyMLP")
 
@@ -31,7 +31,7 @@ def _kind(recipe: Recipe) -> tuple:
 def test_there_are_recipes_for_every_paper_and_they_say_what_to_expect() -> None:
     assert {name.split("/")[0] for name in ALL} == {"life", "localvit", "lit", "cb", "digits"}
     for each in listed():
-        assert re.search(r"\d % top-1|No paper", each.head), each.name
+        assert each.name not in ALL or re.search(r"\d % top-1|No paper", each.head), each.name
 
 
 @pytest.mark.parametrize("name", ALL)
