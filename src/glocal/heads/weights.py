@@ -7,23 +7,22 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
+from glocal.models.pyramid import Pyramid
+from glocal.store import load, read_recipe
 
 
 def host_weights(host: nn.Module, path: Path) -> list[str]:
-    """Fill a host from a run folder or a saved model, and name what stayed as it was."""
+    """Fill a host from a run folder or a saved model, positions resampled, and name what stayed as it was."""
     file = path / "model.safetensors" if path.is_dir() else path
     try:
-        stored = load_file(file)
+        theirs = _classifier(host, file) or _dense(file)
     except (OSError, SafetensorError) as error:
         raise GlocalError(f"{file} holds no weights to start from: {error}") from None
-    start = next((name.split("maps.host.")[0] + "maps.host." for name in stored if "maps.host." in name), "")
-    theirs = {name.removeprefix(start): each for name, each in stored.items() if name.startswith(start)}
     own = host.state_dict()
-    fitting = {name: each for name, each in _resized(host, own, theirs).items() if _fits(own.get(name), each)}
+    fitting = {name: each for name, each in theirs.items() if name in own and own[name].shape == each.shape}
     if 2 * len(fitting) < len(own):
         raise GlocalError(
             f"{file} fits {len(fitting)} of the {len(own)} tensors of {type(host).__name__}. "
@@ -33,16 +32,26 @@ def host_weights(host: nn.Module, path: Path) -> list[str]:
     return [name for name in own if name not in fitting]
 
 
-def _fits(own: Tensor | None, other: Tensor) -> bool:
-    return own is not None and own.shape == other.shape
+def _classifier(host: nn.Module, file: Path) -> dict[str, Tensor] | None:
+    """Rebuild a saved classifier and let it resample its own positions to the host's image size."""
+    if read_recipe(file)["name"] is None:
+        return None
+    model = load(file)
+    size, resize = _image_size(host), getattr(model, "set_input_size", None)
+    if size is not None and resize is not None and size != _image_size(model):
+        resize(img_size=size)
+    return model.state_dict()
 
 
-def _resized(host: nn.Module, own: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Bring a plain host's positions to its number of patches."""
-    ours, table = own.get("pos_embed"), theirs.get("pos_embed")
-    embed: Any = getattr(host, "patch_embed", None)
-    grid = getattr(embed, "grid_size", None)
-    if ours is None or table is None or grid is None or ours.shape == table.shape or ours.ndim != 3:
-        return theirs
-    prefix = ours.shape[1] - grid[0] * grid[1]
-    return theirs | {"pos_embed": resample_abs_pos_embed(table, list(grid), num_prefix_tokens=prefix)}
+def _dense(file: Path) -> dict[str, Tensor]:
+    stored = load_file(file)
+    start = next((name.split("maps.host.")[0] + "maps.host." for name in stored if "maps.host." in name), "")
+    return {name.removeprefix(start): each for name, each in stored.items() if name.startswith(start)}
+
+
+def _image_size(model: nn.Module) -> tuple[int, int] | None:
+    if isinstance(model, Pyramid):
+        height, width = model.stages[0].grid  # pyright: ignore[reportGeneralTypeIssues]
+        return 4 * int(height), 4 * int(width)
+    embed: Any = getattr(model, "patch_embed", None)
+    return getattr(embed, "img_size", None)
