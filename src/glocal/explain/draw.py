@@ -91,11 +91,12 @@ def head_grid(picture: Image.Image, maps: Mapping[str, Tensor], threshold: float
     return figure
 
 
-def query_grid(blocks: Sequence[Tensor], place: tuple[float, float], title: str) -> Figure:
-    """Show what one place looks at, heads across and blocks down; darker is more, the place is framed."""
-    columns = max(len(each) for each in blocks)
+def query_grid(blocks: Mapping[int, Tensor], place: tuple[float, float], title: str) -> Figure:
+    """Show what one place looks at, heads across and layers down; darker is more, the place is framed."""
+    columns = max(len(each) for each in blocks.values())
     figure, axes = _grid(len(blocks), columns, 1.0, 1.05)
-    for i, (line, heads) in enumerate(zip(axes, blocks, strict=True)):
+    before = 0
+    for line, (layer, heads) in zip(axes, blocks.items(), strict=True):
         for j, head in enumerate(heads):
             line[j].imshow(head.cpu().numpy(), cmap="Greys", vmin=0, interpolation="nearest")
             height, width = head.shape
@@ -103,10 +104,11 @@ def query_grid(blocks: Sequence[Tensor], place: tuple[float, float], title: str)
             line[j].add_patch(Rectangle((across - 0.5, down - 0.5), 1, 1, fill=False, edgecolor=RED, linewidth=1.4))
             line[j].axis("on")
             line[j].set(xticks=[], yticks=[])
-            if i == 0 or len(heads) != len(blocks[i - 1]):
+            if len(heads) != before:
                 line[j].set_title(f"head {j}", fontsize=7, pad=2)
-        line[0].set_ylabel(f"{i}", fontsize=8, rotation=0, labelpad=8, va="center")
-    figure.suptitle(_wrapped(f"{title}: looks of the framed place, block by block", 14 * columns), fontsize=9)
+        line[0].set_ylabel(f"{layer}", fontsize=8, rotation=0, labelpad=8, va="center")
+        before = len(heads)
+    figure.suptitle(_wrapped(f"{title}: looks of the framed place, layer by layer", 14 * columns), fontsize=9)
     return figure
 
 

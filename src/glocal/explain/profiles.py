@@ -15,8 +15,8 @@ from glocal.explain.subject import Subject
 from glocal.explain.watch import watch
 
 
-def query_maps(subject: Subject, images: Sequence[Tensor], place: Place) -> list[Tensor]:
-    """Average over images what one place looks at: (heads, H, W) for each block, after LIT's Figure 3."""
+def query_maps(subject: Subject, images: Sequence[Tensor], place: Place) -> dict[int, Tensor]:
+    """Average over images what one place looks at: (heads, H, W) by layer, after LIT's Figure 3."""
     total: dict[int, Tensor] = {}
 
     def add(look: Look) -> None:
@@ -26,13 +26,26 @@ def query_maps(subject: Subject, images: Sequence[Tensor], place: Place) -> list
     with torch.no_grad(), watch(subject.model, each=add):
         for image in images:
             subject.model(image)
-    return [total[layer] for layer in sorted(total)]
+    return dict(sorted(total.items()))
 
 
 def entropies(subject: Subject, images: Sequence[Tensor]) -> EntropyProfile:
-    """Measure entropy by layer over images; nothing but a number per query is kept."""
-    found, keys, classes = _rows(subject, images, keep.entropy)
-    return entropy_profile(found, keys, class_token=classes)
+    """Measure entropy by layer over images, nan where a layer has no attention; only a number per query is kept."""
+    found: dict[int, list[Tensor]] = {}
+    about: dict[int, tuple[int, bool]] = {}
+
+    def add(look: Look) -> None:
+        if look.group == "self":
+            found.setdefault(look.layer, []).append(look.kept)
+            about[look.layer] = (look.reach, look.class_token)
+
+    with torch.no_grad(), watch(subject.model, reduce=keep.entropy, each=add):
+        for image in images:
+            subject.model(image)
+    layers = sorted(found)
+    keys, classes = [about[i][0] for i in layers], [about[i][1] for i in layers]
+    profile = entropy_profile([torch.cat(found[i]) for i in layers], keys, class_token=classes)
+    return EntropyProfile(**{name: _at(layers, values) for name, values in vars(profile).items()})
 
 
 def distances(subject: Subject, images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -48,23 +61,14 @@ def distances(subject: Subject, images: Sequence[Tensor]) -> tuple[Tensor, Tenso
     with torch.no_grad(), watch(subject.model, reduce=keep.reach, each=add):
         for image in images:
             subject.model(image)
-    tokens = torch.stack([torch.stack(sums[layer]).mean() for layer in sorted(sums)])
-    return tokens / torch.tensor([max(1, others[layer]) for layer in sorted(sums)]), tokens
+    layers = sorted(sums)
+    tokens = torch.stack([torch.stack(sums[layer]).mean() for layer in layers])
+    pairs = tokens / torch.tensor([max(1, others[layer]) for layer in layers])
+    return _at(layers, pairs), _at(layers, tokens)
 
 
-def _rows(
-    subject: Subject, images: Sequence[Tensor], reduce: keep.Reduce
-) -> tuple[list[Tensor], list[int], list[bool]]:
-    found: dict[int, list[Tensor]] = {}
-    about: dict[int, tuple[int, bool]] = {}
-
-    def add(look: Look) -> None:
-        if look.group == "self":
-            found.setdefault(look.layer, []).append(look.kept)
-            about[look.layer] = (look.reach, look.class_token)
-
-    with torch.no_grad(), watch(subject.model, reduce=reduce, each=add):
-        for image in images:
-            subject.model(image)
-    layers = sorted(found)
-    return [torch.cat(found[i]) for i in layers], [about[i][0] for i in layers], [about[i][1] for i in layers]
+def _at(layers: Sequence[int], values: Tensor) -> Tensor:
+    """Put values at their layers; those without attention, as LIT's early ones, are nan."""
+    spread = torch.full((layers[-1] + 1,), torch.nan)
+    spread[list(layers)] = values.float().cpu()
+    return spread

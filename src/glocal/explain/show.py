@@ -102,7 +102,7 @@ def _query(subjects: Sequence[Subject], pictures: Sequence[Picture], ask: Ask) -
     place, shown = ask.place or (0.5, 0.5), []
     for each in subjects:
         blocks = profiles.query_maps(each, [each.tensor(picture.image) for picture in pictures], place)
-        arrays = {f"block{i}": maps for i, maps in enumerate(blocks)}
+        arrays = {f"layer{layer}": maps for layer, maps in blocks.items()}
         shown.append(Shown(f"query-{each.name}", draw.query_grid(blocks, place, each.name), arrays))
     return shown
 
@@ -199,9 +199,13 @@ def _different(found: Mapping[str, EntropyProfile]) -> dict[str, EntropyProfile]
     """Keep one of each maximum: models of one lattice share it."""
     kept: dict[str, EntropyProfile] = {}
     for name, profile in found.items():
-        if not any(torch.equal(profile.maximum, each.maximum) for each in kept.values()):
+        if not any(_same(profile.maximum, each.maximum) for each in kept.values()):
             kept[name] = profile
     return kept
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
 
 
 def _tensors(subject: Subject, pictures: Sequence[Picture]) -> list[Tensor]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from glocal import EarlyMLP
 from glocal.errors import GlocalError
 from glocal.explain.asked import ask_for, open_pictures
 from glocal.explain.draw import coloured, overlay
@@ -79,6 +80,18 @@ def test_the_array_is_what_was_measured(tiny: Subject, tmp_path: Path) -> None:
     expected = density(looked_at(rollout(seen.maps), lattice)[0])
     with np.load(tmp_path / "rollout.npz") as arrays:
         np.testing.assert_allclose(arrays["photo/tiny"], expected.numpy(), rtol=1e-5)
+
+
+def test_layers_keep_their_numbers_where_early_ones_have_no_attention() -> None:
+    torch.manual_seed(0)
+    model = create_model(
+        "vit_tiny_patch16_224", EarlyMLP(layers="0"), img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2
+    )
+    half = (0.5, 0.5, 0.5)
+    late = Subject("late", model.eval(), (32, 32), half, half)
+    entropy = make("entropy", [late], [PHOTO], ask_for())[0].arrays["late/mean"]
+    assert entropy.isnan().tolist() == [True, False, False]
+    assert set(make("query", [late], [PHOTO], ask_for())[0].arrays) == {"layer1", "layer2"}
 
 
 def test_a_place_that_looks_changes_the_map(tiny: Subject) -> None:
