@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from glocal.recipes.run import run
 from glocal.recipes.schema import parse
@@ -26,20 +29,42 @@ trackers: []
 """
 
 
+def _two(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "glocal"]
+    command += ["train", str(folder.parent / "recipe.yaml"), "-o", str(folder), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in read(folder / "log.jsonl") if "loss" in line]
+
+
 def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "glocal", "train", str(tmp_path / "recipe.yaml"), "-o", str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("top-1") == 1  # one process speaks
+    assert _two(tmp_path / "two").count("top-1") == 1  # one process speaks
     run(parse(RECIPE), tmp_path / "one", show=Silent())
-    curves = [
-        [line["loss"] for line in read(tmp_path / name / "log.jsonl") if "loss" in line] for name in ("one", "two")
-    ]
-    assert len(curves[0]) == 20
-    assert curves[0][-1] < curves[0][0]
-    assert curves[1] == pytest.approx(curves[0], abs=2e-5)
+    alone, both = _losses(tmp_path / "one"), _losses(tmp_path / "two")
+    assert len(alone) == 20
+    assert alone[-1] < alone[0]
+    assert both == pytest.approx(alone, abs=2e-5)
     counted = [line["val_images"] for line in read(tmp_path / "two" / "log.jsonl") if "val_images" in line]
     assert counted == [450, 450]
+
+
+@pytest.mark.slow
+def test_sharded_weights_have_the_loss_curve_of_whole_ones_and_resume(tmp_path: Path) -> None:
+    text = RECIPE + "shard: true\nsave: {every_epochs: 1}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    _two(tmp_path / "shards")
+    run(parse(RECIPE), tmp_path / "one", show=Silent())
+    assert _losses(tmp_path / "shards") == pytest.approx(_losses(tmp_path / "one"), abs=2e-5)
+    (tmp_path / "again" / "checkpoints").mkdir(parents=True)
+    shutil.copy(tmp_path / "shards/checkpoints/epoch-00001.pt", tmp_path / "again/checkpoints/last.pt")
+    _two(tmp_path / "again", "--resume")
+    assert _losses(tmp_path / "again") == _losses(tmp_path / "shards")[10:]
+    ends = [load_file(tmp_path / name / "model.safetensors") for name in ("shards", "again", "one")]
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+    assert all(torch.allclose(ends[0][key], ends[2][key], atol=1e-3) for key in ends[0])

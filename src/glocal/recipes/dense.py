@@ -17,7 +17,7 @@ from glocal.data.order import Order
 from glocal.data.segmentation import load_segmentation
 from glocal.errors import GlocalError
 from glocal.heads.build import head, put_on
-from glocal.heads.pyramid import spared
+from glocal.heads.pyramid import Maps, spared
 from glocal.heads.weights import host_weights
 from glocal.mechanisms import ContextBroadcast
 from glocal.train.settings import HeadSettings, Recipe
@@ -67,7 +67,11 @@ def build_dense(recipe: Recipe, classes: int) -> nn.Module:
         raise GlocalError(f"{recipe.host.name} does not take these arguments: {error}.") from None
     if chosen.backbone is not None:
         host_weights(host, Path(chosen.backbone))
-    return put_on(host, chosen.name, classes, **chosen.options)
+    model = put_on(host, chosen.name, classes, **chosen.options)
+    for each in model.modules():
+        if isinstance(each, Maps):
+            each.lr_scale = {"host": chosen.host_lr}
+    return model
 
 
 def dense_size(recipe: Recipe) -> tuple[int, int]:

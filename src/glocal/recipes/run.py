@@ -173,12 +173,13 @@ def _train(
     figures = loop.run(title or folder.name)
     metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
     metrics |= {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    model = loop.whole()
     if accelerator.is_main_process:
-        save(loop.model, folder / "model.safetensors")
+        save(model, folder / "model.safetensors")
         checkpoint.write_json(folder / "metrics.json", metrics)
     if recipe.trackers:
         accelerator.end_training()
-    return Outcome(loop.model, metrics, folder, accelerator.is_main_process)
+    return Outcome(model, metrics, folder, accelerator.is_main_process)
 
 
 def _synchronised(model: nn.Module, accelerator: Accelerator) -> nn.Module:

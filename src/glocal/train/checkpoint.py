@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Any]:
 def prune(folder: Path, keep: int) -> None:
     """Keep the newest numbered checkpoints, and clear away what a killed run left half-written."""
     numbered = sorted(folder.glob("epoch-*.pt"))
-    for path in (*numbered[: len(numbered) - keep], *folder.glob("*.part")):
+    for path in (*numbered[: max(len(numbered) - keep, 0)], *folder.glob("*.part")):
         path.unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
+from glocal.train.shard import local
 
 
 def check_loss(loss: Tensor, step: int, model: nn.Module, again: Callable[[], Any]) -> None:
@@ -21,7 +22,7 @@ def check_loss(loss: Tensor, step: int, model: nn.Module, again: Callable[[], An
 def check_gradients(model: nn.Module, step: int) -> None:
     """Raise when a gradient is not finite, naming its parameter."""
     for name, each in model.named_parameters():
-        if each.grad is not None and not torch.isfinite(each.grad).all():
+        if each.grad is not None and not torch.isfinite(local(each.grad)).all():
             raise GlocalError(f"the gradient of {name} is not finite at step {step}. {_ADVICE}")
 
 
@@ -30,7 +31,7 @@ _ADVICE = "Earlier checkpoints are intact. Lower optim.lr, set optim.clip, or us
 
 def _first_output(model: nn.Module, again: Callable[[], Any]) -> str:
     for name, each in model.named_parameters():
-        if not torch.isfinite(each).all():
+        if not torch.isfinite(local(each)).all():
             return f"the weight {name} is not finite"
     found: list[str] = []
 

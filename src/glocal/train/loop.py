@@ -23,6 +23,7 @@ from glocal.train.optim import optimiser, schedule
 from glocal.train.plain import differences, plain
 from glocal.train.screen import Screen
 from glocal.train.settings import Recipe
+from glocal.train.shard import Shards, full
 from glocal.train.signals import Interrupted, Listener
 from glocal.train.tasks import Task
 
@@ -37,10 +38,12 @@ class Loop:
         self.accelerator, self.device = accelerator, accelerator.device
         self.model = model.to(self.device)  # as it is: saved, averaged, evaluated
         self.ema = ModelEmaV3(self.model, decay=recipe.ema) if recipe.ema is not None else None
+        self.shards = Shards(self.model) if recipe.shard and accelerator.num_processes > 1 else None
         plain_optimiser = optimiser(self.model, recipe.optim, task.images)
-        compiled: Any = torch.compile(self.model) if recipe.compile else self.model
-        self.net: Any
-        self.net, self.optimizer = accelerator.prepare(compiled, plain_optimiser)
+        self.net: Any = torch.compile(self.model) if recipe.compile else self.model
+        if self.shards is None:
+            self.net = accelerator.prepare(self.net)
+        self.optimizer: Any = accelerator.prepare(plain_optimiser)
         self.schedule = schedule(plain_optimiser, recipe.optim, recipe.epochs, task.steps)
         self.journal = Journal(folder / "log.jsonl" if accelerator.is_main_process else None)
         self.step = 0
@@ -110,6 +113,11 @@ class Loop:
     @contextlib.contextmanager
     def _joined(self, last: bool) -> Iterator[None]:
         """Exchange gradients between processes only at the last part of a step."""
+        if self.shards is not None:
+            self.shards.exchange(last)
+            with self.accelerator.autocast():
+                yield
+            return
         with contextlib.nullcontext() if last else self.accelerator.no_sync(self.net):
             yield
 
@@ -131,7 +139,7 @@ class Loop:
         rates = [group["lr"] / (group.get("lr_scale") or 1.0) for group in self.optimizer.param_groups]
         values = {"loss": loss, "lr": max(rates), "images_per_second": speed}
         if self.norm is not None:
-            values["grad_norm"] = float(self.norm)
+            values["grad_norm"] = float(full(self.norm))
         self.journal.add(step=self.step, epoch=epoch, **values)
         self.accelerator.log(values, step=self.step)
         self.screen.step(self.step, loss=loss, **{"img/s": speed})
@@ -183,10 +191,14 @@ class Loop:
 
     def evaluate(self) -> dict[str, Any]:
         """Measure the weights as they are, and their moving average where there is one."""
-        figures = self._evaluated(self.model)
+        figures = self._evaluated(self.whole())
         if self.ema is not None:
             figures["ema_" + self.task.best] = self._evaluated(self.ema.module)[self.task.best]
         return figures
+
+    def whole(self) -> nn.Module:
+        """Give the model as one piece, on every process."""
+        return self.model if self.shards is None else self.shards.gather()
 
     def _evaluated(self, model: nn.Module) -> dict[str, Any]:
         if self.accelerator.num_processes > 1:
@@ -201,15 +213,16 @@ class Loop:
     def save(self, name: str) -> None:
         """Write everything the run needs to go on from here."""
         rank_states = gather_object([checkpoint.random_state()])
+        model, states = self._states()
         if not self.accelerator.is_main_process:
             return
         scaler = self.accelerator.scaler
         state = {
             "recipe": plain(self.recipe),
             "step": self.step,
-            "model": self.model.state_dict(),
+            "model": model,
             "ema": None if self.ema is None else self.ema.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": states,
             "scaler": None if scaler is None else scaler.state_dict(),
             "random": rank_states,
             "best": self.best,
@@ -221,6 +234,11 @@ class Loop:
         checkpoint.write(self.folder / "checkpoints" / name, state)
         checkpoint.prune(self.folder / "checkpoints", self.recipe.save.keep)
 
+    def _states(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self.shards is None:
+            return self.model.state_dict(), self.optimizer.state_dict()
+        return self.shards.states(self.optimizer.optimizer)
+
     def load(self) -> None:
         """Go on from the last checkpoint; a recipe that differs is refused."""
         state = checkpoint.read(self.folder / "checkpoints" / "last.pt")
@@ -229,10 +247,13 @@ class Loop:
                 f"{self.folder} was begun with another recipe: {'; '.join(changed[:5])}. "
                 f"Use its own recipe, or another folder."
             )
-        self.model.load_state_dict(state["model"])
+        if self.shards is not None:
+            self.shards.restore(self.optimizer.optimizer, state["model"], state["optimizer"])
+        else:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         if self.ema is not None:
             self.ema.module.load_state_dict(state["ema"])
-        self.optimizer.load_state_dict(state["optimizer"])
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.step, self.best, self.history = state["step"], state["best"], state["history"]

@@ -106,6 +106,8 @@ class HeadSettings:
     """Any other argument the head takes."""
     backbone: str | None = None
     """A run folder or saved model whose host's weights are taken to start from."""
+    host_lr: float = 1.0
+    """Share of the learning rate that the host learns at; DETR's authors use 0.1."""
     keep_context: bool = False
     """Keep Context Broadcasting in blocks that feed a detector's pyramid; its paper leaves them out."""
 
@@ -144,6 +146,8 @@ class Recipe:
     """Batches per optimiser step; `data.batch_size` is one step's whole batch."""
     compile: bool = False
     sync_bn: bool = False
+    shard: bool = False
+    """Spread weights, gradients and optimiser states over the processes (FSDP)."""
     seed: int = 0
     log_every: int = 50
     save: SaveSettings = SaveSettings()
@@ -155,6 +159,8 @@ class Recipe:
         _at_least("log_every", self.log_every, 1)
         if self.ema is not None and not 0 < self.ema < 1:
             raise GlocalError(f"ema is {self.ema}; a decay lies between 0 and 1, such as 0.9999.")
+        if self.shard and (self.ema is not None or self.precision == "fp16"):
+            raise GlocalError("shard goes with neither ema nor fp16. Leave them out; bf16 needs no scaling.")
         if self.data.batch_size % self.accumulate:
             raise GlocalError(
                 f"data.batch_size {self.data.batch_size} cannot be shared by accumulate {self.accumulate}; "

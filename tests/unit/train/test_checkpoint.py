@@ -55,6 +55,8 @@ def test_only_the_newest_numbered_checkpoints_are_kept(tmp_path: Path) -> None:
     for i in range(5):
         checkpoint.write(tmp_path / f"epoch-{i:05}.pt", {})
     checkpoint.write(tmp_path / "last.pt", {})
+    checkpoint.prune(tmp_path, 7)
+    assert len(list(tmp_path.glob("epoch-*.pt"))) == 5
     (tmp_path / "last.pt.part").write_bytes(b"left by a killed run")
     checkpoint.prune(tmp_path, 2)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["epoch-00003.pt", "epoch-00004.pt", "last.pt"]
