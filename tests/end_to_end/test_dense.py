@@ -17,6 +17,7 @@ from glocal.errors import GlocalError
 from glocal.recipes.dense import build_dense
 from glocal.recipes.run import run
 from glocal.recipes.schema import parse
+from glocal.train.optim import groups
 from glocal.train.tasks.segment import Segment
 from tests.dense_sets import write_camvid, write_coco, write_voc
 
@@ -135,6 +136,14 @@ def test_a_host_can_start_from_another_run(tmp_path: Path) -> None:
     with pytest.raises(GlocalError, match="Is it the same host"):
         other = RECIPE.replace("depth: 2, embed_dim: 48", "depth: 2, embed_dim: 24")
         build_dense(parse(other.format(head=head, data=data, **SEGMENT)), 3)
+
+
+def test_the_host_learns_at_its_own_rate() -> None:
+    recipe = parse(RECIPE.format(head="{name: linear, host_lr: 0.1}", data="nowhere", **SEGMENT))
+    model = build_dense(recipe, 3)
+    rates = {id(each): group["lr_scale"] for group in groups(model, recipe.optim) for each in group["params"]}
+    for name, each in model.named_parameters():
+        assert rates[id(each)] == (0.1 if ".host." in name else 1.0), name
 
 
 def test_a_run_stopped_in_the_middle_of_an_epoch_ends_as_if_it_had_not(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glocal.errors import GlocalError
+
 
 def whole(model: nn.Module, images: Sequence[Tensor], multiple: int = 32) -> list[Tensor]:
     """Give each image's (classes, H, W) scores; images of one size go together, others alone and padded."""
@@ -18,7 +20,7 @@ def whole(model: nn.Module, images: Sequence[Tensor], multiple: int = 32) -> lis
         height, width = image.shape[-2:]
         try:
             answers.append(model(image[None])[0].float())
-        except (AssertionError, RuntimeError):  # a host that wants whole patches
+        except (GlocalError, RuntimeError):  # a host that wants whole patches
             padded = F.pad(image, (0, -width % multiple, 0, -height % multiple))
             answers.append(model(padded[None])[0, :, :height, :width].float())
     return answers

@@ -35,10 +35,17 @@ class Maps(nn.Module):
         if prune is not None:  # parameters that no map needs would be counted, and would stop DDP
             prune(self.taken, prune_norm=not norm, prune_head=True)
         self.host = host
+        self.lr_scale: dict[str, float] = {}
 
     def forward(self, images: Tensor) -> list[Tensor]:
         take: Any = self.host.forward_intermediates
-        maps = take(images, indices=self.taken, norm=self.norm, output_fmt="NCHW", intermediates_only=True)
+        try:
+            maps = take(images, indices=self.taken, norm=self.norm, output_fmt="NCHW", intermediates_only=True)
+        except AssertionError as error:
+            raise GlocalError(
+                f"{type(self.host).__name__} was built for another image size: {error} Bring all images to one size "
+                f"(data.dense.fit: square), or build a host that takes any (dynamic_img_size, strict_img_size: false)."
+            ) from None
         return [maps[self.taken.index(index)] for index in self.indices]
 
 

@@ -62,7 +62,8 @@ def _own_scales(model: nn.Module) -> dict[str, float]:
     """Read what modules say of their own rates: `lr_scale = {"offset": 0.01}` means the child `offset`."""
     scales: dict[str, float] = {}
     for path, module in model.named_modules():
-        # Asked of the class, or of what was set on the module itself: wrappers pass unknown attributes on to what they wrap, which is visited anyway.
+        # Asked of the class, or of what was set on the module itself: wrappers pass unknown attributes on to what they
+        # wrap, which is visited anyway.
         said = module.__dict__.get("lr_scale") or getattr(type(module), "lr_scale", None) or {}
         for child, scale in said.items():
             start = f"{path}.{child}" if path else child

@@ -148,3 +148,30 @@ def test_positions_and_tokens_of_the_host_do_not_decay_under_a_head() -> None:
     names = {name for name, _ in model.named_parameters()}
     assert model.no_weight_decay() & names
     assert any(name.endswith("host.pos_embed") for name in model.no_weight_decay() & names)
+
+
+ANY_SIZE: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": {"depth": 2, "embed_dim": 24, "num_heads": 3, "dynamic_img_size": True},
+    "swin_tiny_patch4_window7_224": {"embed_dim": 24, "depths": (1,) * 4, "num_heads": (1, 2, 4, 8)},
+    "lit_small": {"depths": (1,) * 4, "dims": (12, 24, 48, 96), "feature_norms": (1, 2, 3)},
+    "pvt_v2_b0": {"depths": (1,) * 4},
+    "resnet18": {},
+}
+
+
+@pytest.mark.parametrize("name", ANY_SIZE)
+def test_a_detector_takes_images_of_many_sizes_in_one_batch(name: str) -> None:
+    arguments = ANY_SIZE[name] | ({"strict_img_size": False} if name.startswith("swin") else {})
+    model = put_on(create_model(name, num_classes=0, **arguments), "retinanet", 3, dim=8, score_thresh=0.0)
+    losses = model([torch.randn(3, 60, 100), torch.randn(3, 90, 70)], _targets(1))
+    sum(losses.values()).backward()
+    with torch.no_grad():
+        first, second = model.eval()([torch.randn(3, 60, 100), torch.randn(3, 90, 70)])
+    assert first["boxes"][:, 3].max() <= 60
+    assert second["boxes"][:, 2].max() <= 70
+
+
+def test_a_host_of_one_size_says_so() -> None:
+    model = put_on(_host(), "retinanet", 3, dim=8)
+    with pytest.raises(GlocalError, match="was built for another image size"):
+        model([torch.randn(3, 60, 100)], _targets(1)[:1])
