@@ -1,4 +1,4 @@
-"""Depth-wise convolution in token layout, with its plain reference."""
+"""Depth-wise convolution in token layout: a kernel where training is compiled, else plain PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import fused, recorded, working_type
+from glocal.kernels.dispatch import compiled_training, working_type
 from glocal.lattice import Lattice
 
 WIDEST = 7  # the kernel sums at most seven taps side by side
@@ -28,15 +28,13 @@ def depthwise_groups(
     after the other.
     """
     small = all(weight is None or weight.shape[-1] <= WIDEST for weight in weights)
-    if not (fused(tokens) and small):
+    if not (compiled_training(tokens) and small):
         return depthwise_reference(tokens, weights, widths, parts, lattice)
-    from glocal.kernels.depthwise_triton import depthwise_tokens, run_depthwise
+    from glocal.kernels.depthwise_triton import depthwise_tokens
 
-    lattice.check(tokens)
     tokens = _rows(tokens.to(working_type(tokens)))
     given = [tokens.new_empty(0) if weight is None else weight for weight in weights]
-    operator = depthwise_tokens if recorded(tokens, *given) else run_depthwise
-    return operator(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
+    return depthwise_tokens(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
 
 
 def depthwise_reference(

@@ -1,7 +1,6 @@
 """Depth-wise convolution of tokens in Triton: no patch map is laid out, prefix tokens pass in the same launch."""
 
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
-# pyright: reportArgumentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import torch
@@ -10,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
-LANES, ROWS, WARPS = 64, 64, 4
+LANES, ROWS, WARPS = 64, 16, 4
 _MANY = 4096  # tokens above which laying the taps out afresh costs nothing beside the work
 
 
@@ -22,75 +21,109 @@ def _spread(channel, SHARE: tl.constexpr, part):
 
 @triton.jit
 def _depthwise(
-    x, taps, add, out, x_batch,
-    TOKENS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
-    X_TOKEN: tl.constexpr, X_PART: tl.constexpr, X_START: tl.constexpr,
-    TAP_STEP: tl.constexpr, TAP_CHANNEL: tl.constexpr,
-    ADD_TOKEN: tl.constexpr, ADD_PART: tl.constexpr, ADD_START: tl.constexpr,
-    OUT_TOKEN: tl.constexpr, OUT_PART: tl.constexpr, OUT_START: tl.constexpr,
-    SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, FLIP: tl.constexpr, ADD: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """Sizes and strides are constants, so that a tap's address is a fixed distance from its token's."""
-    blocks: tl.constexpr = (TOKENS + ROWS - 1) // ROWS
+    x,
+    taps,
+    add,
+    out,
+    tokens,
+    height,
+    width,
+    prefix,
+    x_batch,
+    x_token,
+    x_part,
+    x_start,
+    tap_step,
+    tap_channel,
+    add_token,
+    add_part,
+    add_start,
+    out_token,
+    out_part,
+    out_start,
+    SHARE: tl.constexpr,
+    DIM: tl.constexpr,
+    SIDE: tl.constexpr,
+    FLIP: tl.constexpr,
+    ADD: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    blocks = tl.cdiv(tokens, ROWS)
     image = (tl.program_id(0) // blocks).to(tl.int64)
     n = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * LANES + tl.arange(0, LANES)
-    fits = (c < DIM)[None, :]
-    row, column = (n - PREFIX) // WIDTH, (n - PREFIX) % WIDTH
-    real, patch = n < TOKENS, (n >= PREFIX) & (n < TOKENS)
+    at = _spread(c, SHARE, x_part) + x_start
+    row, column = (n - prefix) // width, (n - prefix) % width
+    real, patch = n < tokens, (n >= prefix) & (n < tokens)
     total = tl.zeros((ROWS, LANES), dtype=tl.float32)
-    here = x + image * x_batch + (n * X_TOKEN)[:, None] + (_spread(c, SHARE, X_PART) + X_START)[None, :]
+    base = x + image * x_batch
     for tap in tl.static_range(SIDE * SIDE):
         dy = tap // SIDE - SIDE // 2
         dx = tap % SIDE - SIDE // 2
-        seen = patch & (row + dy >= 0) & (row + dy < HEIGHT) & (column + dx >= 0) & (column + dx < WIDTH)
-        value = tl.load(here + (dy * WIDTH + dx) * X_TOKEN, mask=seen[:, None] & fits, other=0.0)
+        seen = patch & (row + dy >= 0) & (row + dy < height) & (column + dx >= 0) & (column + dx < width)
+        where = (n + dy * width + dx) * x_token
+        value = tl.load(base + where[:, None] + at[None, :], mask=seen[:, None] & (c < DIM)[None, :], other=0.0)
         step = (SIDE * SIDE - 1 - tap) if FLIP else tap
-        weight = tl.load(taps + step * TAP_STEP + c * TAP_CHANNEL, mask=c < DIM, other=0.0)
+        weight = tl.load(taps + step * tap_step + c * tap_channel, mask=c < DIM, other=0.0)
         total += value.to(tl.float32) * weight.to(tl.float32)[None, :]
-    if SIDE == 0:  # the group passes as it is
-        total += tl.load(here, mask=real[:, None] & fits, other=0.0).to(tl.float32)
-    elif PREFIX > 0:
-        total += tl.load(here, mask=(real & (n < PREFIX))[:, None] & fits, other=0.0).to(tl.float32)
-    inside = real[:, None] & fits
-    token = image * TOKENS + n
+    alone = (real & (n < prefix)) if SIDE > 0 else real  # SIDE 0: the group passes as it is
+    same = tl.load(base + (n * x_token)[:, None] + at[None, :], mask=alone[:, None] & (c < DIM)[None, :], other=0.0)
+    total += same.to(tl.float32)
+    inside = real[:, None] & (c < DIM)[None, :]
     if ADD:
-        more = add + (token * ADD_TOKEN)[:, None] + (_spread(c, SHARE, ADD_PART) + ADD_START)[None, :]
-        total += tl.load(more, mask=inside, other=0.0).to(tl.float32)
-    goal = out + (token * OUT_TOKEN)[:, None] + (_spread(c, SHARE, OUT_PART) + OUT_START)[None, :]
-    tl.store(goal, total.to(out.dtype.element_ty), mask=inside)
+        beside = (image * tokens + n) * add_token
+        more = _spread(c, SHARE, add_part) + add_start
+        total += tl.load(add + beside[:, None] + more[None, :], mask=inside, other=0.0).to(tl.float32)
+    there = (image * tokens + n) * out_token
+    goal = _spread(c, SHARE, out_part) + out_start
+    tl.store(out + there[:, None] + goal[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _tap_gradient(
-    x, grad, out, images, x_batch,
-    TOKENS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
-    X_TOKEN: tl.constexpr, X_PART: tl.constexpr, X_START: tl.constexpr,
-    GRAD_TOKEN: tl.constexpr, GRAD_PART: tl.constexpr, GRAD_START: tl.constexpr,
-    SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
+    x,
+    grad,
+    out,
+    images,
+    tokens,
+    height,
+    width,
+    prefix,
+    x_batch,
+    x_token,
+    x_part,
+    x_start,
+    grad_token,
+    grad_part,
+    grad_start,
+    SHARE: tl.constexpr,
+    DIM: tl.constexpr,
+    SIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """Sum x * grad over a share of the images, for one row of taps (third grid axis); SIDE is at most 7."""
     c = tl.program_id(1) * LANES + tl.arange(0, LANES)
-    fits = (c < DIM)[None, :]
     dy = tl.program_id(2) - SIDE // 2
-    at, from_grad = _spread(c, SHARE, X_PART) + X_START, _spread(c, SHARE, GRAD_PART) + GRAD_START
+    at, from_grad = _spread(c, SHARE, x_part) + x_start, _spread(c, SHARE, grad_part) + grad_start
     t0 = tl.zeros((ROWS, LANES), dtype=tl.float32)
     t1, t2, t3, t4, t5, t6 = t0, t0, t0, t0, t0, t0
-    blocks: tl.constexpr = (TOKENS - PREFIX + ROWS - 1) // ROWS
+    blocks = tl.cdiv(tokens - prefix, ROWS)
     for block in range(tl.program_id(0), images * blocks, tl.num_programs(0)):
-        n = PREFIX + (block % blocks) * ROWS + tl.arange(0, ROWS)
-        image = (n * 0 + block // blocks).to(tl.int64)
-        row, column = (n - PREFIX) // WIDTH, (n - PREFIX) % WIDTH
-        real = n < TOKENS
-        there = grad + ((image * TOKENS + n) * GRAD_TOKEN)[:, None] + from_grad[None, :]
-        g = tl.load(there, mask=real[:, None] & fits, other=0.0).to(tl.float32)
-        near = real & (row + dy >= 0) & (row + dy < HEIGHT)
-        here = x + (image * x_batch + (n + dy * WIDTH) * X_TOKEN)[:, None] + at[None, :]
+        image = (block // blocks).to(tl.int64)
+        n = prefix + (block % blocks) * ROWS + tl.arange(0, ROWS)
+        row, column = (n - prefix) // width, (n - prefix) % width
+        real = n < tokens
+        there = (image * tokens + n) * grad_token
+        g = tl.load(grad + there[:, None] + from_grad[None, :], mask=real[:, None] & (c < DIM)[None, :], other=0.0)
+        g = g.to(tl.float32)
+        near = real & (row + dy >= 0) & (row + dy < height)
         for step in tl.static_range(SIDE):
             dx = step - SIDE // 2
-            seen = near & (column + dx >= 0) & (column + dx < WIDTH)
-            value = tl.load(here + dx * X_TOKEN, mask=seen[:, None] & fits, other=0.0)
+            seen = near & (column + dx >= 0) & (column + dx < width)
+            where = x + image * x_batch + (n + dy * width + dx) * x_token
+            value = tl.load(where[:, None] + at[None, :], mask=seen[:, None] & (c < DIM)[None, :], other=0.0)
             part = value.to(tl.float32) * g
             if step == 0:
                 t0 += part
@@ -180,14 +213,12 @@ def convolve(
     share, parts = group
     side = weight.shape[-1] if weight.numel() else 0
     taps = _taps(weight, images * tokens)
+    rows = ROWS
     beside = x if add is None else add  # never `out` twice: a traced graph would copy it
-    rows = ROWS if images * tokens > _MANY else 16
     wrap_triton(_depthwise)[(images * triton.cdiv(tokens, rows), triton.cdiv(share * parts, LANES))](
-        x, taps, beside, out, x.stride(0),
-        TOKENS=tokens, HEIGHT=height, WIDTH=width, PREFIX=prefix,
-        X_TOKEN=x.stride(1), X_PART=x_at[0], X_START=x_at[1], TAP_STEP=taps.stride(0), TAP_CHANNEL=taps.stride(1),
-        ADD_TOKEN=beside.stride(1), ADD_PART=add_at[0], ADD_START=add_at[1],
-        OUT_TOKEN=out.stride(1), OUT_PART=out_at[0], OUT_START=out_at[1],
+        x, taps, beside, out, tokens, height, width, prefix,
+        x.stride(0), x.stride(1), *x_at, taps.stride(0), taps.stride(1),
+        beside.stride(1), *add_at, out.stride(1), *out_at,
         SHARE=share, DIM=share * parts, SIDE=side, FLIP=flip, ADD=add is not None, ROWS=rows, LANES=LANES,
         num_warps=WARPS,
     )  # fmt: skip
@@ -209,13 +240,12 @@ def tap_gradient(
     if not weight.numel():
         return torch.empty_like(weight)
     side, dim, rows = weight.shape[-1], share * parts, 32
-    lots = triton.cdiv(512, side * triton.cdiv(dim, LANES))
+    blocks = images * triton.cdiv(tokens - prefix, rows)
+    lots = min(blocks, triton.cdiv(512, side * triton.cdiv(dim, LANES)))
     partial = torch.empty(lots, side * side, dim, dtype=torch.float32, device=x.device)
     wrap_triton(_tap_gradient)[(lots, triton.cdiv(dim, LANES), side)](
-        x, grad, partial, images, x.stride(0),
-        TOKENS=tokens, HEIGHT=height, WIDTH=width, PREFIX=prefix,
-        X_TOKEN=x.stride(1), X_PART=x_at[0], X_START=x_at[1],
-        GRAD_TOKEN=grad.stride(1), GRAD_PART=grad_at[0], GRAD_START=grad_at[1],
+        x, grad, partial, images, tokens, height, width, prefix,
+        x.stride(0), x.stride(1), *x_at, grad.stride(1), *grad_at,
         SHARE=share, DIM=dim, SIDE=side, ROWS=rows, LANES=LANES, num_warps=4,
     )  # fmt: skip
     return partial.sum(0).t().reshape(weight.shape).to(weight.dtype)

@@ -23,6 +23,16 @@ def fused(tokens: Tensor) -> bool:
     )
 
 
+def compiled_training(tokens: Tensor) -> bool:
+    """Tell whether a training step is being compiled, where a plain convolution on tokens cannot be trusted.
+
+    Compiled by torch 2.11 with bf16, the gradients of a depth-wise convolution on a view of the tokens drift from
+    the eager ones within tens of steps (benchmarks/NOTES.md); the kernel does not take that way.
+    """
+    traced = torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled()
+    return traced and fused(tokens) and working_type(tokens) in HALF
+
+
 def recorded(*tensors: Tensor) -> bool:
     """Tell whether autograd or a tracer watches, so that the registered operator must be called.
 

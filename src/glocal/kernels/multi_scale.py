@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glocal.kernels.depthwise import WIDEST, depthwise
-from glocal.kernels.dispatch import HALF, fused, recorded, working_type
+from glocal.kernels.dispatch import compiled_training, working_type
 from glocal.lattice import Lattice
 
 
@@ -23,20 +23,16 @@ def multi_scale(
     """
     kind = working_type(tokens)
     small = all(each is None or each.shape[-1] <= WIDEST for each in taps)
-    # In float32 the library's matrix products beat the fused one, and the convolution alone is a kernel.
-    if not (fused(tokens) and kind in HALF and small):
+    if not (compiled_training(tokens) and small):
         return torch.cat(multi_scale_reference(tokens, taps, mixes, bias, lattice), dim=-1).flatten(2)
-    from glocal.kernels.multi_scale_triton import multi_scale_tokens, run_multi_scale
+    from glocal.kernels.multi_scale_triton import multi_scale_tokens
 
-    lattice.check(tokens)
     tokens = tokens.to(kind)
     tokens = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
     given = [tokens.new_empty(0) if each is None else each for each in taps]
     weights = [each.to(kind) for each in mixes]
-    train = torch.is_grad_enabled() and any(each.requires_grad for each in (tokens, *given, *mixes))
-    operator = multi_scale_tokens if recorded(tokens, *given, *mixes) else run_multi_scale
     sizes = (lattice.height, lattice.width, lattice.prefix)
-    return operator(tokens, given, weights, None if bias is None else bias.to(kind), *sizes, train)[0]
+    return multi_scale_tokens(tokens, given, weights, None if bias is None else bias.to(kind), *sizes, True)[0]
 
 
 def multi_scale_reference(

@@ -1,4 +1,4 @@
-"""LIFE's chain of scales in Triton: tokens are convolved, projected and scattered into q, k and v, never joined."""
+"""LIFE's chain of scales in Triton: convolve, project and scatter into q, k and v in one launch per scale."""
 
 # pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -9,42 +9,105 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
-from glocal.kernels.depthwise_triton import convolve, tap_gradient
+from glocal.kernels.depthwise_triton import _taps, convolve, tap_gradient
 
-TILE, WARPS, STAGES = 128, 8, 2  # rows and warps of a program at large batches
+TILE, WARPS, STAGES = 64, 4, 1  # rows and warps of a program at large batches; more stages overflow shared memory
 
 
 @triton.jit
-def _project(
-    x, mix, bias, out, rows,
-    X_TOKEN: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    OUT_TOKEN: tl.constexpr, OUT_PART: tl.constexpr, OUT_START: tl.constexpr, BIAS: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Multiply tokens with a scale's matrix, and write its thirds where they belong in q, k and v."""
+def _scale(
+    x,
+    taps,
+    mix,
+    bias,
+    out,
+    kept,
+    rows,
+    tokens,
+    height,
+    width,
+    prefix,
+    x_batch,
+    x_token,
+    x_part,
+    x_start,
+    tap_step,
+    tap_channel,
+    out_token,
+    out_part,
+    out_start,
+    SHARES: tl.constexpr,
+    SHARE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SIDE: tl.constexpr,
+    CHAIN: tl.constexpr,
+    BIAS: tl.constexpr,
+    KEEP: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """CHAIN: the input is the scale before, read from `out` itself. KEEP: store what enters the projection."""
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    real, whole = (m < rows)[:, None], column < WIDTH
-    here = x + m.to(tl.int64)[:, None] * X_TOKEN
+    real = m < rows
+    image, n = (m // tokens).to(tl.int64), m % tokens
+    y, z = (n - prefix) // width, (n - prefix) % width
+    patch = real & (n >= prefix)
+    if CHAIN:
+        base = out + image * tokens * out_token
+        token, part, start = out_token, out_part, x_start
+    else:
+        base = x + image * x_batch
+        token, part, start = x_token, x_part, x_start
     q = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     k, v = q, q
-    for first in range(0, DIM, LANES):
-        c = first + tl.arange(0, LANES)
-        entered = tl.load(here + c[None, :], mask=real & (c < DIM)[None, :], other=0.0)
-        block = mix + c[:, None] + column[None, :] * DIM
-        full = (c < DIM)[:, None] & whole[None, :]
-        q = tl.dot(entered, tl.load(block, mask=full, other=0.0), q, input_precision=PRECISION)
-        k = tl.dot(entered, tl.load(block + WIDTH * DIM, mask=full, other=0.0), k, input_precision=PRECISION)
-        v = tl.dot(entered, tl.load(block + 2 * WIDTH * DIM, mask=full, other=0.0), v, input_precision=PRECISION)
+    dim: tl.constexpr = SHARES * SHARE
+    for share in range(SHARES):
+        for first in range(0, SHARE, LANES):
+            inner = first + tl.arange(0, LANES)
+            c = share * SHARE + inner
+            at = share * part + start + inner
+            fits = inner < SHARE
+            if SIDE > 0:
+                total = tl.zeros((ROWS, LANES), dtype=tl.float32)
+                for tap in tl.static_range(SIDE * SIDE):
+                    dy = tap // SIDE - SIDE // 2
+                    dx = tap % SIDE - SIDE // 2
+                    seen = patch & (y + dy >= 0) & (y + dy < height) & (z + dx >= 0) & (z + dx < width)
+                    if tap == SIDE * SIDE // 2:
+                        seen = real
+                    where = base + (n + dy * width + dx) * token
+                    value = tl.load(where[:, None] + at[None, :], mask=seen[:, None] & fits[None, :], other=0.0)
+                    weight = tl.load(taps + tap * tap_step + c * tap_channel, mask=fits, other=0.0).to(tl.float32)
+                    if tap == SIDE * SIDE // 2:  # a prefix token has no neighbours and passes as it is
+                        total += value.to(tl.float32) * tl.where(patch[:, None], weight[None, :], 1.0)
+                    else:
+                        total += value.to(tl.float32) * weight[None, :]
+                entered = total.to(out.dtype.element_ty)
+            else:
+                here = base + n * token
+                entered = tl.load(here[:, None] + at[None, :], mask=real[:, None] & fits[None, :], other=0.0)
+            if KEEP:  # noqa: SIM102  one is known when compiling, the other when running
+                if tl.program_id(1) == 0:
+                    goal = kept + m.to(tl.int64)[:, None] * dim + c[None, :]
+                    tl.store(goal, entered, mask=real[:, None] & fits[None, :])
+            block = mix + c[:, None] + column[None, :] * dim
+            full = fits[:, None] & (column < WIDTH)[None, :]
+            q = tl.dot(entered, tl.load(block, mask=full, other=0.0), q, input_precision=PRECISION)
+            k = tl.dot(entered, tl.load(block + WIDTH * dim, mask=full, other=0.0), k, input_precision=PRECISION)
+            v = tl.dot(entered, tl.load(block + 2 * WIDTH * dim, mask=full, other=0.0), v, input_precision=PRECISION)
+    whole = column < WIDTH
     if BIAS:
         q += tl.load(bias + column, mask=whole, other=0.0).to(tl.float32)[None, :]
         k += tl.load(bias + WIDTH + column, mask=whole, other=0.0).to(tl.float32)[None, :]
         v += tl.load(bias + 2 * WIDTH + column, mask=whole, other=0.0).to(tl.float32)[None, :]
-    goal = out + m.to(tl.int64)[:, None] * OUT_TOKEN + (OUT_START + column)[None, :]
-    inside = real & whole[None, :]
+    goal = out + m.to(tl.int64)[:, None] * out_token + (out_start + column)[None, :]
+    inside = real[:, None] & whole[None, :]
     tl.store(goal, q.to(out.dtype.element_ty), mask=inside)
-    tl.store(goal + OUT_PART, k.to(out.dtype.element_ty), mask=inside)
-    tl.store(goal + 2 * OUT_PART, v.to(out.dtype.element_ty), mask=inside)
+    tl.store(goal + out_part, k.to(out.dtype.element_ty), mask=inside)
+    tl.store(goal + 2 * out_part, v.to(out.dtype.element_ty), mask=inside)
 
 
 def run_multi_scale(
@@ -63,9 +126,9 @@ def run_multi_scale(
     out = tokens.new_empty(images, count, 3 * sum(widths))
     kept: list[Tensor] = []
     for i in range(len(mixes)):
-        entered = _entering(tokens, taps[i], out, i, widths, (height, width, prefix))
-        _launch(entered, mixes[i], bias if i == 0 else None, out, i, widths)
-        kept.append(entered if keep and taps[i].numel() else tokens.new_empty(0))
+        entered = tokens.new_empty(images, count, mixes[i].shape[1] if keep and taps[i].numel() else 0)
+        _launch(tokens, taps[i], mixes[i], bias if i == 0 else None, out, entered, i, widths, (height, width, prefix))
+        kept.append(entered)
     return [out, *kept]
 
 
@@ -125,29 +188,31 @@ def _source(tokens: Tensor, out: Tensor, i: int, widths: list[int]) -> Tensor:
     return out.unflatten(-1, (3, -1))[..., start : start + widths[i - 1]].flatten(2)
 
 
-def _entering(
-    tokens: Tensor, weight: Tensor, out: Tensor, i: int, widths: list[int], lattice: tuple[int, int, int]
-) -> Tensor:
-    """Convolve what scale i starts from, in rows side by side."""
-    if not weight.numel():
-        return _source(tokens, out, i, widths).contiguous()
-    full, dim = sum(widths), weight.shape[0]
-    source, group, at = (out, (widths[i - 1], 3), (full, sum(widths[: i - 1]))) if i else (tokens, (dim, 1), (0, 0))
-    entered = tokens.new_empty(*tokens.shape[:2], dim)
-    convolve(source, weight, entered, lattice, group, at, (group[0], 0))
-    return entered
-
-
-def _launch(x: Tensor, mix: Tensor, bias: Tensor | None, out: Tensor, i: int, widths: list[int]) -> None:
-    rows, full, dim = x.shape[0] * x.shape[1], sum(widths), x.shape[2]
-    height = (TILE if widths[i] <= 64 else TILE // 2) if rows > 8192 else 16
+def _launch(
+    tokens: Tensor,
+    weight: Tensor,
+    mix: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    kept: Tensor,
+    i: int,
+    widths: list[int],
+    lattice: tuple[int, int, int],
+) -> None:
+    images, count, dim = tokens.shape
+    rows, full, share = images * count, sum(widths), widths[i - 1] if i else dim
+    taps = _taps(weight, rows)
+    tile = TILE if rows > 8192 else 16
+    lanes = min(64, max(16, triton.next_power_of_2(share)))
     columns = min(128, max(16, triton.next_power_of_2(widths[i])))
-    wrap_triton(_project)[(triton.cdiv(rows, height), triton.cdiv(widths[i], columns))](
-        x, mix, mix if bias is None else bias, out, rows,
-        X_TOKEN=dim, DIM=dim, WIDTH=widths[i], OUT_TOKEN=3 * full, OUT_PART=full, OUT_START=sum(widths[:i]),
-        BIAS=bias is not None, ROWS=height, LANES=min(64, max(16, triton.next_power_of_2(dim))),
-        COLUMNS=columns, PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=WARPS if rows > 8192 else 4, num_stages=STAGES,
+    precision = "ieee" if tokens.dtype == torch.float32 else "tf32"
+    wrap_triton(_scale)[(triton.cdiv(rows, tile), triton.cdiv(widths[i], columns))](
+        tokens, taps, mix, mix if bias is None else bias, out, kept, rows, count, *lattice,
+        tokens.stride(0), tokens.stride(1), 0, sum(widths[: i - 1]) if i else 0, taps.stride(0), taps.stride(1),
+        3 * full, full, sum(widths[:i]),
+        SHARES=3 if i else 1, SHARE=share, WIDTH=widths[i], SIDE=weight.shape[-1] if weight.numel() else 0, CHAIN=i > 0,
+        BIAS=bias is not None, KEEP=kept.numel() > 0, ROWS=tile, LANES=lanes, COLUMNS=columns, PRECISION=precision,
+        num_warps=WARPS if columns <= 64 else 2 * WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ Li et al., "LocalViT: Bringing Locality to Vision Transformers".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from timm.layers import EcaModule, SqueezeExcite
@@ -16,8 +16,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glocal.errors import GlocalError
 from glocal.kernels.depthwise import depthwise
-from glocal.kernels.dispatch import fused
-from glocal.kernels.hidden import ACTIVATIONS, hidden
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
 from glocal.wrappers import After, OnLattice
@@ -52,36 +50,13 @@ class LocalFeedForward(nn.Module):
         self.norm3 = nn.BatchNorm2d(dim)
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
-        aux, patch_map = lattice.split(tokens)
-        flat = Lattice(lattice.height, lattice.width)
-        x = self._fused(patch_map) if self._fusable(tokens) else self._plain(patch_map, flat)
-        return lattice.join(torch.zeros_like(aux), x)
-
-    def _plain(self, patch_map: Tensor, flat: Lattice) -> Tensor:
-        x = self.act1(self.norm1(_pointwise(self.fc1, patch_map)))
+        aux, x = lattice.split(tokens)
+        x = self.act1(self.norm1(_pointwise(self.fc1, x)))
         if self.dw is not None and self.norm2 is not None and self.act2 is not None:
-            local = depthwise(flat.join(x, x), self.dw.weight, flat)
-            x = self.act2(self.norm2(_shifted(flat.split(local)[1], self.dw.bias)))
+            x = self.act2(self.norm2(self.dw(x)))
         if self.gate is not None:
             x = self.gate(x)
-        return self.norm3(_pointwise(self.fc2, x))
-
-    def _fusable(self, tokens: Tensor) -> bool:
-        """Tell whether one kernel can do what lies between the two projections: folded, without gradients."""
-        folded = self.dw is not None and self.dw.bias is not None and isinstance(self.norm1, nn.Identity)
-        known = type(self.act1) in ACTIVATIONS and (self.gate is None or type(self.gate) is SqueezeExcite)
-        return folded and known and fused(tokens) and not torch.is_grad_enabled()
-
-    def _fused(self, patch_map: Tensor) -> Tensor:
-        assert self.dw is not None and self.dw.bias is not None
-        height, width = patch_map.shape[-2:]
-        x = _pointwise(self.fc1, patch_map).permute(0, 2, 3, 1).flatten(1, 2)  # (B, H * W, hidden)
-        gate = self.gate
-        x, mean = hidden(x, self.dw.weight, self.dw.bias, self.act1, height, width, pool=gate is not None)
-        if isinstance(gate, SqueezeExcite):
-            x = x * _opening(gate, mean)[:, None]
-        x = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
-        return _pointwise(self.fc2, x)
+        return lattice.join(torch.zeros_like(aux), self.norm3(_pointwise(self.fc2, x)))
 
     def fold(self) -> None:
         """Merge each BatchNorm into the convolution before it."""
@@ -114,16 +89,6 @@ class ResidualConv(nn.Module):
 def _pointwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
     """Do a 1x1 convolution as the matrix product it is, on channels-last maps without a copy."""
     return F.linear(patch_map.permute(0, 2, 3, 1), conv.weight.flatten(1), conv.bias).permute(0, 3, 1, 2)
-
-
-def _opening(gate: Any, mean: Tensor) -> Tensor:
-    """Do what timm's SqueezeExcite does after pooling: (B, C) means to (B, C) factors."""
-    squeezed = gate.act(gate.bn(gate.fc1(mean[:, :, None, None])))
-    return gate.gate(gate.fc2(squeezed)).flatten(1)
-
-
-def _shifted(patch_map: Tensor, bias: Tensor | None) -> Tensor:
-    return patch_map if bias is None else patch_map + bias[:, None, None]
 
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"hswish": nn.Hardswish, "relu6": nn.ReLU6, "gelu": nn.GELU}
