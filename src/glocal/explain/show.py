@@ -112,11 +112,14 @@ def _entropy(subjects: Sequence[Subject], pictures: Sequence[Picture], ask: Ask)
     parts = {
         "mean": {name: profile.mean for name, profile in found.items()},
         "15th percentile": {name: profile.low for name, profile in found.items()},
-        "class token": {n: p.class_token for n, p in found.items() if not p.class_token.isnan().all()},
+        # Models without one stay in, as nan, or the others would change their colours.
+        "class token": {name: profile.class_token for name, profile in found.items()},
     }
+    if all(profile.class_token.isnan().all() for profile in found.values()):
+        del parts["class token"]
     bounds = {f"maximum, {name}": profile.maximum for name, profile in _different(found).items()}
     arrays = {f"{name}/{key}": value for name, profile in found.items() for key, value in vars(profile).items()}
-    return [Shown("entropy", draw.panels({k: v for k, v in parts.items() if v}, "entropy (nats)", bounds), arrays)]
+    return [Shown("entropy", draw.panels(parts, "entropy (nats)", bounds), arrays)]
 
 
 def _distance(subjects: Sequence[Subject], pictures: Sequence[Picture], ask: Ask) -> list[Shown]:
