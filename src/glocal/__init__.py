@@ -12,6 +12,7 @@ from glocal._version import __version__
 if TYPE_CHECKING:
     from glocal.enhance import Graft, Record, enhance, fold
     from glocal.errors import GlocalError, LatticeError
+    from glocal.export import export
     from glocal.lattice import Lattice
     from glocal.measure.cost import Cost, cost
     from glocal.mechanisms import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         named,
         spelled,
     )
+    from glocal.optimize import optimize
     from glocal.released import load_released
     from glocal.store import load, save
     from glocal.zoo import create_model
@@ -35,6 +37,8 @@ _HOME = {
     **dict.fromkeys(("GlocalError", "LatticeError"), "errors"),
     "Lattice": "lattice",
     **dict.fromkeys(("Graft", "Record", "enhance", "fold"), "enhance"),
+    "optimize": "optimize",
+    "export": "export",
     "create_model": "zoo",
     "load_released": "released",
     **dict.fromkeys(("load", "save"), "store"),

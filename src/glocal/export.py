@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from glocal.enhance import fold
+from glocal.enhance import enhance, fold
 from glocal.errors import GlocalError
+from glocal.mechanisms import named
 from glocal.mechanisms.token_merge import DeformableConv
+from glocal.store import load
+from glocal.zoo import create_model
 
 Kind = Literal["onnx", "torch-export"]
 Shape = tuple[int, int, int, int]
@@ -61,6 +64,25 @@ def export(
         return _attempt(plain, path, part, *last, (to, opset, tolerance))
     finally:
         part.unlink(missing_ok=True)
+
+
+def open_model(
+    place: str, variant: str | None = None, pixels: tuple[int, int] | None = None, classes: int | None = None
+) -> nn.Module:
+    """Find a model by run folder, saved file or name, and graft a variant onto it where one is given."""
+    file = Path(place)
+    file = file / "model.safetensors" if file.is_dir() else file
+    mechanisms = named(variant) if variant else ()
+    if file.is_file():
+        model = load(file)
+        return enhance(model, *mechanisms, inplace=True).eval() if mechanisms else model
+    if file.suffix or "/" in place:
+        raise GlocalError(f"{place} is neither a run folder nor a file. Give one of these, or a model's name.")
+    arguments: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    sized: dict[str, Any] = {} if pixels is None else {"img_size": pixels}
+    with contextlib.suppress(TypeError):  # a host that takes any size has no such argument
+        return create_model(place, *mechanisms, **arguments, **sized).eval()
+    return create_model(place, *mechanisms, **arguments).eval()
 
 
 def _attempt(

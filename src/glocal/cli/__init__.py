@@ -8,11 +8,13 @@ from typing import NoReturn
 import typer
 
 from glocal.cli.app import app_
+from glocal.cli.bench import bench
 from glocal.cli.compare import compare
 from glocal.cli.convert import convert
 from glocal.cli.cost import cost
 from glocal.cli.eval import eval_
 from glocal.cli.explain import explain
+from glocal.cli.export import export
 from glocal.cli.listing import list_
 from glocal.cli.papers import papers
 from glocal.cli.predict import predict
@@ -25,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Local structure and cheap global context for any vision transformer.",
 )
-for command in (compare, train, predict, explain, recipes, cost, convert, papers):
+for command in (compare, train, predict, explain, recipes, cost, bench, export, convert, papers):
     app.command()(command)
 app.command("app")(app_)
 app.command("list")(list_)

@@ -1,0 +1,93 @@
+"""Timings as a table and a picture."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from glocal.errors import GlocalError
+from glocal.measure.cost import parse_size
+from glocal.measure.speed import Mode, Setting, speed_rows
+from glocal.measure.table import Column, Table
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("mode", "mode"),
+    Column("dtype", "type"),
+    Column("batch", "batch"),
+    Column("size", "size"),
+    Column("ms", "median ms", ".2f"),
+    Column("low", "25 %", ".2f"),
+    Column("high", "75 %", ".2f"),
+    Column("ratio", "ratio", ".3f"),
+    Column("images_s", "images/s", ".0f"),
+    Column("memory", "MiB", ".0f"),
+    Column("paper_ms", "paper ms", ".2f"),
+    Column("paper_ratio", "paper ratio", ".2f"),
+)
+
+
+def speed_table(
+    host: str,
+    variants: Sequence[str] = (),
+    *,
+    modes: Sequence[str] = ("eager",),
+    batches: Sequence[int] = (1,),
+    sizes: Sequence[str] = ("224",),
+    train: bool = False,
+    dtype: str = "float32",
+    device: str = "",
+    rounds: int = 20,
+    threads: int = 0,
+    graphs: bool = False,
+    against: str | None = None,
+) -> Table:
+    """Time a host beside its variants for every mode, size and batch; LIFE's Table 5 stands beside where it applies."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise GlocalError(f"there is no {device} device here. Use --device cpu.")
+    if threads:
+        torch.set_num_threads(threads)
+    pixels = [cast("tuple[int, int]", parse_size(size)) for size in sizes]
+    settings = [
+        Setting(cast("Mode", mode), batch, size, train, device, dtype, graphs)
+        for mode, size, batch in product(modes, pixels, batches)
+    ]
+    rows = list(speed_rows(host, variants, settings, rounds=rounds, against=against))
+    return Table(COLUMNS, rows, notes=(_machine(device, rounds),))
+
+
+def draw(table: Table, path: Path) -> Path:
+    """Draw each model's median time over the number of pixels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    lines: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for row in table.rows:
+        height, width = (int(side) for side in row["size"].split("x"))
+        label = f"{row['model']}, {row['mode']}, batch {row['batch']}"
+        lines.setdefault(label, []).append((height * width, row))
+    for label, points in lines.items():
+        area, rows = zip(*sorted(points, key=lambda point: point[0]), strict=True)
+        spread = [[row["ms"] - row["low"] for row in rows], [row["high"] - row["ms"] for row in rows]]
+        axes.errorbar(area, [row["ms"] for row in rows], yerr=spread, marker="o", capsize=3, label=label)
+    axes.set(xlabel="pixels", ylabel="ms, median and quartiles", xscale="log", yscale="log")
+    axes.legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _machine(device: str, rounds: int) -> str:
+    name = (
+        torch.cuda.get_device_name() if device != "cpu" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    return (
+        f"torch {torch.__version__}, {name}; {rounds} interleaved rounds; ratio: median over rounds, to the first row."
+    )
