@@ -23,7 +23,7 @@ class MaskRCNN(OnHost):
 
     def __init__(self, host: nn.Module, classes: int, *, dim: int = 256, **options: Any) -> None:
         super().__init__()
-        network = PyramidNetwork(FeaturePyramid(host), 0, LastLevelMaxPool(), dim)
+        network = PyramidNetwork(FeaturePyramid(host), LastLevelMaxPool(), dim)
         self.net = TorchvisionMaskRCNN(network, classes + 1, **options)
         self.net.transform = Batching()
         parts: Any = (self.net.rpn.head, self.net.roi_heads.box_predictor, self.net.roi_heads.mask_predictor)

@@ -60,16 +60,19 @@ class OnHost(nn.Module):
 
 
 class FeaturePyramid(nn.Module):
-    """Give four maps, the first at a quarter of the patch size of a plain host, or a hierarchical host's own."""
+    """Give four maps, the first at a quarter of the patch size of a plain host, or a hierarchical host's own.
 
-    def __init__(self, host: nn.Module) -> None:
+    `first` leaves the finest ones out, and with them what would make them.
+    """
+
+    def __init__(self, host: nn.Module, first: int = 0) -> None:
         super().__init__()
-        self.maps = Maps(host, feeding(host))
+        self.maps = Maps(host, feeding(host)[first:])
         self.widths = self.maps.widths
         self.plain = is_plain(host)
         if self.plain:
-            self.resize = nn.ModuleList(_resizers(self.widths[0]))
-            self.strides = [self.maps.strides[0] * 2**step // 4 for step in range(4)]
+            self.resize = nn.ModuleList(_resizers(self.widths[0])[first:])
+            self.strides = [self.maps.strides[0] * 2**step // 4 for step in range(first, 4)]
         else:
             self.strides = self.maps.strides
 
@@ -81,15 +84,14 @@ class FeaturePyramid(nn.Module):
 class PyramidNetwork(nn.Module):
     """Join maps top-down into levels of one width, named as torchvision's detectors want them."""
 
-    def __init__(self, pyramid: FeaturePyramid, first: int, extra: ExtraFPNBlock, dim: int = 256) -> None:
+    def __init__(self, pyramid: FeaturePyramid, extra: ExtraFPNBlock, dim: int = 256) -> None:
         super().__init__()
-        self.pyramid, self.first = pyramid, first
-        self.fpn = FeaturePyramidNetwork(pyramid.widths[first:], dim, extra)
+        self.pyramid = pyramid
+        self.fpn = FeaturePyramidNetwork(pyramid.widths, dim, extra)
         self.out_channels = dim
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        maps = self.pyramid(images)[self.first :]
-        return self.fpn(OrderedDict((str(level), each) for level, each in enumerate(maps)))
+        return self.fpn(OrderedDict((str(level), each) for level, each in enumerate(self.pyramid(images))))
 
 
 def feature_info(host: nn.Module) -> list[tuple[int, int]]:

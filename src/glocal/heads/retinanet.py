@@ -49,9 +49,9 @@ class RetinaNet(OnHost):
 
     def __init__(self, host: nn.Module, classes: int, *, dim: int = 256, **options: Any) -> None:
         super().__init__()
-        pyramid = FeaturePyramid(host)
+        pyramid = FeaturePyramid(host, first=1)
         extra = LastLevelP6P7(pyramid.widths[-1], dim)  # the first further level comes from the host's last map
-        self.net = TorchvisionRetinaNet(PyramidNetwork(pyramid, 1, extra, dim), classes, **options)
+        self.net = TorchvisionRetinaNet(PyramidNetwork(pyramid, extra, dim), classes, **options)
         self.net.transform = Batching()
         self.net.head.register_forward_hook(in_full_precision)
 

@@ -37,6 +37,7 @@ def test_a_detector_gives_losses_in_training_and_boxes_inside_the_image_otherwis
     losses = model(images, _targets(2))
     assert all(torch.isfinite(each) for each in losses.values())
     sum(losses.values()).backward()
+    assert not [name for name, each in model.named_parameters() if each.grad is None]  # or DDP would stop
     with torch.no_grad():
         found = model.eval()(images)
     assert len(found) == 2
