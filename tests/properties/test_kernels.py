@@ -1,0 +1,119 @@
+"""What holds for every kernel on any lattice: its numbers are those of plain PyTorch in float64.
+
+Kernels run on a GPU, or on the CPU under Triton's interpreter; `tests/unit/kernels/test_interpreted.py` starts that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glocal.kernels.deform import sample_taps_reference
+from glocal.kernels.depthwise import depthwise_reference
+from glocal.kernels.multi_scale import multi_scale_reference
+from glocal.lattice import Lattice
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+pytestmark = pytest.mark.skipif(
+    not (INTERPRETED or torch.cuda.is_available()), reason="needs a GPU or Triton's interpreter"
+)
+few = settings(max_examples=5 if INTERPRETED else 40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+sides, prefixes, kernels = st.integers(1, 4), st.integers(0, 5), st.sampled_from((0, 3, 5))
+
+
+def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: Sequence[Tensor]) -> None:
+    """Compare outputs and all gradients; the plain side works in float64."""
+    mine = [each.detach().to(DEVICE).requires_grad_() for each in leaves]
+    true = [each.detach().double().requires_grad_() for each in leaves]
+    out, reference = fast(*mine), plain(*true)
+    grad = torch.randn(reference.shape)
+    out.backward(grad.to(DEVICE))
+    reference.backward(grad.double())
+    pairs = [(out, reference), *((a.grad, b.grad) for a, b in zip(mine, true, strict=True))]
+    for here, there in pairs:
+        assert here is not None and there is not None
+        torch.testing.assert_close(here.double().cpu(), there, rtol=2e-5, atol=2e-5 * float(there.abs().max() + 1))
+
+
+@few
+@given(height=sides, width=sides, prefix=prefixes, sizes=st.lists(kernels, min_size=1, max_size=3), gap=st.booleans())
+def test_depthwise_groups_equal_convolutions_of_the_patch_map(
+    height: int, width: int, prefix: int, sizes: list[int], gap: bool
+) -> None:
+    from glocal.kernels.depthwise_triton import depthwise_tokens
+
+    lattice, parts = Lattice(height, width, prefix), 3 if len(sizes) > 1 else 1
+    widths = tuple(range(5, 5 + len(sizes)))
+    tokens = torch.randn(2, len(lattice) + 2, parts * sum(widths) + 3)
+    tokens = tokens[:, 1:-1, 2:-1] if gap else tokens[:, :-2, :-3].contiguous()  # a gap: not contiguous
+    weights = [torch.randn(parts * w, 1, k, k) for w, k in zip(widths, sizes, strict=True) if k]
+
+    def spread(given: Sequence[Tensor], nothing: Tensor | None) -> list[Tensor | None]:
+        rest = iter(given)
+        return [next(rest) if k else nothing for k in sizes]
+
+    agree(
+        lambda x, *w: depthwise_tokens(x, spread(w, x.new_empty(0)), list(widths), parts, height, width, prefix),
+        lambda x, *w: depthwise_reference(x, spread(w, None), widths, parts, lattice),
+        [tokens, *weights],
+    )
+
+
+@few
+@given(
+    height=sides, width=sides, prefix=prefixes, sizes=st.lists(kernels, min_size=1, max_size=3), biased=st.booleans()
+)
+def test_the_chain_of_scales_equals_its_plain_form(
+    height: int, width: int, prefix: int, sizes: list[int], biased: bool
+) -> None:
+    from glocal.kernels.multi_scale_triton import multi_scale_tokens
+
+    lattice, widths = Lattice(height, width, prefix), tuple(range(3, 3 + len(sizes)))
+    inputs = (11, *(3 * w for w in widths[:-1]))
+    taps = [torch.randn(c, 1, k, k) / k for c, k in zip(inputs, sizes, strict=True) if k]
+    mixes = [torch.randn(3 * w, c) / c**0.5 for c, w in zip(inputs, widths, strict=True)]
+    bias = [torch.randn(3 * widths[0])] if biased else []
+
+    def sorted_out(
+        given: Sequence[Tensor], nothing: Tensor | None
+    ) -> tuple[list[Tensor | None], list[Tensor], Tensor | None]:
+        rest = iter(given)
+        convolved = [next(rest) if k else nothing for k in sizes]
+        return convolved, [next(rest) for _ in sizes], next(rest, None)
+
+    def fast(x: Tensor, *rest: Tensor) -> Tensor:
+        return multi_scale_tokens(x, *sorted_out(rest, x.new_empty(0)), height, width, prefix, True)[0]
+
+    def plain(x: Tensor, *rest: Tensor) -> Tensor:
+        return torch.cat(multi_scale_reference(x, *sorted_out(rest, None), lattice), dim=-1).flatten(2)
+
+    agree(fast, plain, [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias])
+
+
+@few
+@given(
+    height=st.integers(3, 7),
+    width=st.integers(3, 7),
+    shape=st.sampled_from(((2, 2, 0), (3, 2, 1))),
+    far=st.sampled_from((0.0, 0.4, 3.0)),
+)
+def test_gathered_taps_equal_their_plain_form(height: int, width: int, shape: tuple[int, int, int], far: float) -> None:
+    from glocal.kernels.deform_triton import gather_taps
+
+    kernel, stride, padding = shape
+    out_height, out_width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
+    offset = torch.randn(2, 2 * kernel * kernel, out_height, out_width) * far  # 0: where training starts
+    agree(
+        lambda x, o: gather_taps(x, o, kernel, stride, padding),
+        lambda x, o: sample_taps_reference(
+            x.permute(0, 3, 1, 2), o, kernel=kernel, stride=stride, padding=padding
+        ).permute(0, 3, 4, 2, 1),
+        [torch.randn(2, height, width, 70), offset],
+    )
