@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ def accelerate(recipe: Recipe, folder: Path) -> Accelerator:
     """Find the devices and processes, from the environment that `accelerate launch` or torchrun sets."""
     AcceleratorState._reset_state(reset_partial_state=False)  # an earlier run may have had another precision
     precision = "no" if recipe.precision == "fp32" else recipe.precision
+    for tracker in recipe.trackers:
+        if tracker != "tensorboard" and find_spec(tracker) is None:
+            raise GlocalError(
+                f"trackers asks for {tracker}, which is not installed. `pip install {tracker}`, or leave it out."
+            )
     trackers: list[Any] = list(recipe.trackers)
     cpu = not torch.cuda.is_available()  # said aloud, or several processes on a processor do not find each other
     return Accelerator(cpu=cpu, mixed_precision=precision, log_with=trackers or None, project_dir=folder)

@@ -222,3 +222,20 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         recipe(ema=1.5)
     with pytest.raises(GlocalError, match="epochs is 0"):
         recipe(epochs=0)
+
+
+def test_tensorboard_gets_the_figures_and_a_missing_tracker_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    _run(recipe(epochs=1, trackers=("tensorboard",)), tmp_path / "run")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(next((tmp_path / "run").rglob("events.out.*"))))
+    events.Reload()
+    assert {"loss", "lr", "val/top1"} <= set(events.Tags()["scalars"])
+    with pytest.raises(GlocalError, match="trackio, which is not installed"):
+        _run(recipe(epochs=1, trackers=("trackio",)), tmp_path / "other")
+
+
+def test_shards_go_with_neither_averages_nor_half_precision() -> None:
+    with pytest.raises(GlocalError, match="shard goes with neither ema nor fp16"):
+        recipe(shard=True, ema=0.9)
