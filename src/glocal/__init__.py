@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from glocal.enhance import Graft, Record, enhance, fold
     from glocal.errors import GlocalError, LatticeError
     from glocal.export import export
+    from glocal.heads.build import put_on
     from glocal.lattice import Lattice
     from glocal.measure.cost import Cost, cost
     from glocal.mechanisms import (
@@ -41,6 +42,7 @@ _HOME = {
     "export": "export",
     "create_model": "zoo",
     "load_released": "released",
+    "put_on": "heads.build",
     **dict.fromkeys(("load", "save"), "store"),
     **dict.fromkeys(("Cost", "cost"), "measure.cost"),
     **dict.fromkeys(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,11 @@ def test_a_head_for_another_task_is_refused(tmp_path: Path) -> None:
         _run(tmp_path / "run", head="{name: linear}", data=write_voc(tmp_path / "voc"), **DETECT)
 
 
+def _losses(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
 def _command(*words: object) -> str:
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output + repr(result.exception)
@@ -162,3 +170,26 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_ends_as_if_it_had_not(tmp_path:
     resumed = run(recipe, tmp_path / "cut", resume=True).model
     for name, each in whole.state_dict().items():
         assert torch.equal(each, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("task", ["detect", "segment"])
+def test_two_processes_learn_and_measure_as_one(tmp_path: Path, task: str) -> None:
+    if task == "detect":
+        pytest.importorskip("faster_coco_eval", reason="average precision comes with glocal[detect]")
+        settings = DETECT | {"head": "{name: retinanet, options: {dim: 8}}", "data": write_voc(tmp_path / "set", 8, 5)}
+    else:
+        # Crops would leave each process another number of pixels to average over.
+        settings = SEGMENT | {"dense": "{flip: 0.5}", "head": "{name: linear}"}
+        settings["data"] = write_camvid(tmp_path / "set", 8, 5)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(**settings))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "glocal"]
+    command += ["train", str(tmp_path / "recipe.yaml"), "-o", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    run(parse(RECIPE.format(**settings)), tmp_path / "one")
+    one, two = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two"))
+    assert one["images"] == two["images"] == 5
+    assert _losses(tmp_path / "two") == pytest.approx(_losses(tmp_path / "one"), rel=1e-4)
+    best = {"detect": "ap", "segment": "miou"}[task]
+    assert two[best] == pytest.approx(one[best], abs=0.5)
