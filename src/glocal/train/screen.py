@@ -50,6 +50,7 @@ class Lines(Silent):
         self.every = every
         self.title, self.total, self.first = "", 0, 0
         self.began = self.last = 0.0
+        self.values: dict[str, float] = {}
 
     def start(self, title: str, total: int, done: int = 0) -> None:
         """Begin a run."""
@@ -59,11 +60,12 @@ class Lines(Silent):
     def step(self, done: int, **values: float) -> None:
         """Write a line when the last one is old enough."""
         now = time.monotonic()
-        if now - self.last < self.every and done < self.total:
+        self.values = values or self.values
+        if now - self.last < self.every and not (values and done == self.total):
             return
         self.last = now
         left = (now - self.began) / max(done - self.first, 1) * (self.total - done)
-        told = "  ".join(f"{name} {_short(value)}" for name, value in values.items())
+        told = "  ".join(f"{name} {_short(value)}" for name, value in self.values.items())
         print(f"{self.title}  {done}/{self.total}  {told}  {clock(left)} left", flush=True)
 
     def note(self, text: str) -> None:
