@@ -422,7 +422,10 @@ def test_one_place_of_the_image_can_be_kept_alone() -> None:
         model(images)
     with torch.no_grad(), watch(model, reduce=keep.Query(0.99, 0.3)) as seen:
         model(images)
-    assert torch.equal(seen[0].kept, whole[0].kept[:, :, 1 + 3 * 4 + 1 :][:, :, :1])
+    torch.testing.assert_close(seen[0].kept, whole[0].kept[:, :, 1 + 3 * 4 + 1 :][:, :, :1])
+    swin = build("swin")
+    with pytest.raises(GlocalError, match="windows"), torch.no_grad(), watch(swin, reduce=keep.Query(0.5, 0.5)):
+        swin(cases.images("swin"))
 
 
 # Manners.

@@ -53,17 +53,22 @@ def reach(rows: Rows) -> Tensor:
 
 @dataclass(frozen=True)
 class Query:
-    """Keep what one place of the image looks at: (B, heads, 1, M); for hosts without windows."""
+    """Keep what one place of the image looks at, and compute nothing else: (B, heads, 1, M)."""
 
     row: float
     column: float
 
     def __call__(self, rows: Rows) -> Tensor:
-        if rows.query_lattice is None:
-            raise GlocalError("a place of the image needs a lattice, and this attention's tokens have none.")
-        index = token_at(rows.query_lattice, self.row, self.column)
-        here = (rows.queries[0] == index).nonzero().flatten()
-        return rows.weights[:, :, here]
+        return rows.weights
+
+    def tokens(self, how: Fuse) -> list[int]:
+        """Tell which query is wanted."""
+        if how.queries is None or how.windows is not None:
+            reason = (
+                "its tokens have none" if how.queries is None else "it attends in windows; use Look.attention there"
+            )
+            raise GlocalError(f"one place can be kept of an attention that sees a whole lattice, but {reason}.")
+        return [token_at(how.queries, self.row, self.column)]
 
 
 def token_at(lattice: Lattice, row: float, column: float) -> int:
@@ -91,7 +96,8 @@ class Fuse:
 
 def keep(weights: Weights, how: Fuse) -> tuple[Tensor, bool]:
     """Compute what is to be kept, and tell whether it is a reduction of the map."""
-    parts = [_part(block, index, how, weights.shape) for index, block in chunks(weights)]
+    wanted = how.reduce.tokens(how) if isinstance(how.reduce, Query) else None
+    parts = [_part(block, index, how, weights.shape) for index, block in chunks(weights, wanted)]
     kept = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
     if how.reduce is not None and how.windows is not None:
         kept = how.windows.in_order(kept)
