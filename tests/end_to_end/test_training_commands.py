@@ -75,6 +75,19 @@ def test_compare_on_a_folder_makes_table_and_report_and_resumes(glocal, pictures
     assert "begun with other settings" in err
 
 
+def test_a_comparison_within_a_budget_resumes_with_the_epochs_it_began_with(
+    glocal, pictures: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    words = ("compare", "--data", pictures, "--host", TINY, "--with", "cb", "--seeds", 1, "--budget", "1s", "-o", "out")
+    assert glocal(*words)[0] == 0
+    epochs = json.loads(Path("out/plan.json").read_text())["recipe"]["epochs"]
+    Path("out/runs/cb-seed0/metrics.json").unlink()
+    code, _, err = glocal(*words[:-3], "20s", *words[-2:], "--resume")
+    assert code == 0, err
+    assert json.loads(Path("out/results.json").read_text())["recipe"]["epochs"] == epochs
+
+
 def test_tiny_runs_share_the_cores_and_give_what_single_runs_give(glocal, monkeypatch) -> None:
     words = ("compare", "--host", TINY, "--with", "cb", "--seeds", 1, "--epochs", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

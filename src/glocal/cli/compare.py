@@ -41,6 +41,7 @@ def compare(
     from glocal.compare import report
     from glocal.compare.budget import fit_budget
     from glocal.compare.plan import plan
+    from glocal.compare.run import begun
     from glocal.compare.run import compare as run
     from glocal.compare.table import table
     from glocal.errors import GlocalError
@@ -64,8 +65,9 @@ def compare(
     )
     folder = out or _free(Path("runs"), "compare")
     with exits_as_told():
-        if budget is not None or (epochs is None and data is not None):
-            made = fit_budget(made, pair, budget or "10m")
+        timed = budget is not None or (epochs is None and data is not None)
+        if timed:
+            made = (begun(made, folder) if resume else None) or fit_budget(made, pair, budget or "10m")
         result = run(made, pair, folder, screen(), resume=resume)
     page = report.write(result, folder)
     typer.echo("\n" + table(result, form.value).render(form.value))

@@ -19,7 +19,7 @@ from glocal._version import __version__
 from glocal.compare.attention import Strip, strips
 from glocal.compare.figures import Figures, measure
 from glocal.compare.parallel import Job, run_jobs
-from glocal.compare.plan import Plan, Variant
+from glocal.compare.plan import Plan, Variant, with_epochs
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.sources import in_memory
 from glocal.errors import GlocalError
@@ -92,6 +92,15 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
         time.monotonic() - began,
         tuple(strips(_first_models(plan, folder), pair, image_size(plan.recipe))),
     )
+
+
+def begun(plan: Plan, folder: Path) -> Plan | None:
+    """Give a plan the epochs its folder was begun with, since a budget would not be measured the same again."""
+    path = folder / "plan.json"
+    if not path.exists():
+        return None
+    epochs: int = json.loads(path.read_text())["recipe"]["epochs"]
+    return replace(plan, recipe=with_epochs(plan.recipe, epochs))
 
 
 def versions() -> dict[str, str]:
