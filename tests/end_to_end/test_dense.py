@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from glocal.cli import app
 from glocal.errors import GlocalError
-from glocal.recipes.dense import build_dense
+from glocal.recipes.dense import build_dense, open_dense
+from glocal.recipes.dense_trained import evaluate_dense
 from glocal.recipes.run import run
 from glocal.recipes.schema import parse
 from glocal.train.optim import groups
@@ -75,6 +76,7 @@ def test_a_segmenter_trains_and_is_measured(tmp_path: Path, head: str) -> None:
     metrics = _run(tmp_path / "run", head=options, data=write_camvid(tmp_path / "set"), **SEGMENT)
     assert metrics["classes"] == ["ground", "red", "blue"]
     assert {"miou", "accuracy", "mean_accuracy"} <= set(metrics)
+    assert evaluate_dense(str(tmp_path / "run"))[0]["miou"] == pytest.approx(metrics["miou"], abs=1e-4)
 
 
 def test_a_segmenter_learns_what_it_is_shown(tmp_path: Path) -> None:
@@ -91,6 +93,25 @@ def test_mask_rcnn_on_boxes_alone_is_refused(tmp_path: Path) -> None:
 def test_a_head_for_another_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GlocalError, match="unknown head 'linear' for task detect"):
         _run(tmp_path / "run", head="{name: linear}", data=write_voc(tmp_path / "voc"), **DETECT)
+
+
+def test_what_dense_tasks_do_not_know_is_refused(tmp_path: Path) -> None:
+    text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
+    with pytest.raises(GlocalError, match="mix and distill are for task classify"):
+        run(parse(text + "mix: {smoothing: 0.1}\n"), tmp_path / "mix")
+    with pytest.raises(GlocalError, match="task segment needs a head"):
+        run(parse(text.replace("head: {name: linear}", "")), tmp_path / "none")
+    pytest.importorskip("segmentation_models_pytorch", reason="UperNet's decoder comes with glocal[segment]")
+    single = text.replace("name: linear", "name: upernet").replace("batch_size: 4", "batch_size: 1")
+    with pytest.raises(GlocalError, match="UperNet normalises over the images of a batch"):
+        run(parse(single), tmp_path / "single")
+
+
+def test_a_voc_folder_without_lists_is_parted_by_itself(tmp_path: Path) -> None:
+    for listing in write_voc(tmp_path / "voc").glob("ImageSets/Main/*.txt"):
+        listing.unlink()
+    pair = open_dense(parse(RECIPE.format(head="{name: detr}", data=tmp_path / "voc", **DETECT)))
+    assert (len(pair.train), len(pair.val)) == (10, 2)
 
 
 def _losses(folder: Path) -> list[float]:

@@ -20,7 +20,7 @@ from glocal.heads.build import head, put_on
 from glocal.heads.pyramid import Maps, spared
 from glocal.heads.weights import host_weights
 from glocal.mechanisms import ContextBroadcast
-from glocal.train.settings import HeadSettings, Recipe
+from glocal.train.settings import HeadSettings, MixSettings, Recipe
 from glocal.train.tasks.detect import Detect
 from glocal.train.tasks.segment import Segment
 from glocal.zoo import create_model
@@ -31,6 +31,8 @@ DENSE = ("detect", "segment")
 def open_dense(recipe: Recipe) -> DensePair:
     """Open the recipe's images with their boxes or label maps, and check that the head can learn from them."""
     chosen = _chosen(recipe)
+    if recipe.mix != MixSettings() or recipe.distill is not None:
+        raise GlocalError(f"mix and distill are for task classify; {recipe.task} knows neither. Leave them out.")
     pair = load_detection(recipe.data, recipe.seed) if recipe.task == "detect" else load_segmentation(recipe.data)
     if recipe.data.limit:
         pair = replace(pair, train=replace(pair.train, samples=pair.train.samples[: recipe.data.limit]))
@@ -80,7 +82,9 @@ def dense_size(recipe: Recipe) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
-def dense_task(recipe: Recipe, pair: DensePair, accelerator: Accelerator, warn: Any) -> Detect | Segment:
+def dense_task(
+    recipe: Recipe, pair: DensePair, accelerator: Accelerator, warn: Any, *, training: bool = True
+) -> Detect | Segment:
     """Put data and task together."""
     order = Order(
         len(pair.train) * recipe.data.dense.passes,
@@ -91,8 +95,10 @@ def dense_task(recipe: Recipe, pair: DensePair, accelerator: Accelerator, warn: 
         accelerator.process_index,
         accelerator.num_processes,
     )
-    masks = _chosen(recipe).name == "mask_rcnn"
-    feed = DenseFeed(pair, recipe.data, order, accelerator.device, dense_size(recipe), masks)
+    name = _chosen(recipe).name
+    if training and name == "upernet" and order.batch // (order.world * order.accumulate) < 2:
+        raise GlocalError("UperNet normalises over the images of a batch: give each process 2 or more at a time.")
+    feed = DenseFeed(pair, recipe.data, order, accelerator.device, dense_size(recipe), name == "mask_rcnn")
     feed.warn = warn
     return (Detect if recipe.task == "detect" else Segment)(feed, len(pair.train.classes))
 

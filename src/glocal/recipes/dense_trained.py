@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +98,8 @@ def validation(trained: TrainedDense, data: str | None, batch: int) -> tuple[Any
     # Classes keep the numbers they were learned by.
     recipe = replace(recipe, data=replace(recipe.data, dense=replace(recipe.data.dense, classes=trained.classes)))
     pair = open_dense(recipe)
-    return dense_task(replace(recipe, accumulate=1), pair, Accelerator(cpu=trained.device.type == "cpu"), print), recipe
+    accelerator = Accelerator(cpu=trained.device.type == "cpu")
+    return dense_task(replace(recipe, accumulate=1), pair, accelerator, _tell, training=False), recipe
 
 
 def robustness_dense(path: str, data: str | None = None, runs: int = 5) -> list[Spoilt]:
@@ -112,6 +114,10 @@ def robustness_dense(path: str, data: str | None = None, runs: int = 5) -> list[
             yield read_pixels(each.image), read_labels(each, images)[0]
 
     return robustness(lambda pixels: trained.look(pixels)["labels"], samples, len(trained.classes), images.ignore, runs)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)  # a table may be on its way to a file
 
 
 def predict_dense(
