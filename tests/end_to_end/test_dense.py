@@ -193,7 +193,7 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_ends_as_if_it_had_not(tmp_path:
         assert torch.equal(each, resumed.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("task", ["detect", "segment"])
+@pytest.mark.parametrize("task", ["detect", pytest.param("segment", marks=pytest.mark.slow)])
 def test_two_processes_learn_and_measure_as_one(tmp_path: Path, task: str) -> None:
     if task == "detect":
         pytest.importorskip("faster_coco_eval", reason="average precision comes with glocal[detect]")
