@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from glocal.cli import app
 from glocal.errors import GlocalError
 from glocal.recipes.dense import build_dense, open_dense
-from glocal.recipes.dense_trained import evaluate_dense
+from glocal.recipes.dense_trained import evaluate_dense, predict_dense
 from glocal.recipes.run import run
 from glocal.recipes.schema import parse
 from glocal.train.optim import groups
@@ -151,6 +151,18 @@ def test_a_detection_run_is_evaluated_and_drawn(tmp_path: Path) -> None:
     told = _command("predict", tmp_path / "run", image, "-o", tmp_path / "drawn", "--least", 0)
     assert "red" in told or "blue" in told
     assert (np.asarray(Image.open(tmp_path / "drawn" / "009.png")) != np.asarray(Image.open(image))).any()
+
+
+def test_a_run_that_is_not_finished_is_refused_by_eval_and_predict(tmp_path: Path) -> None:
+    text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
+    run(parse(text), tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    with pytest.raises(GlocalError, match="holds no metrics.json"):
+        evaluate_dense(str(tmp_path / "run"))
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(GlocalError, match=r"holds no model.safetensors. Finish it"):
+        predict_dense(str(tmp_path / "run"), [tmp_path / "set" / "val" / "008.png"], tmp_path / "drawn")
+    assert not (tmp_path / "drawn").exists()
 
 
 def test_a_host_can_start_from_another_run(tmp_path: Path) -> None:

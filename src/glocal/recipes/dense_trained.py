@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from glocal.data.dense_transforms import evaluation
@@ -20,7 +19,8 @@ from glocal.data.segmentation import read_labels
 from glocal.errors import GlocalError
 from glocal.heads.draw import draw_boxes, draw_labels, legend
 from glocal.measure.robustness import Spoilt, robustness
-from glocal.recipes.dense import DENSE, build_dense, dense_size, dense_task, open_dense
+from glocal.recipes.dense import DENSE, dense_size, dense_task, open_dense
+from glocal.recipes.reopen import reopen
 from glocal.recipes.schema import read, with_data
 from glocal.train.settings import Recipe
 from glocal.train.tasks.detect import to_size
@@ -70,15 +70,9 @@ def open_dense_run(path: str) -> TrainedDense:
     folder = Path(path)
     if not (folder / "model.safetensors").exists():
         raise GlocalError(f"{folder} holds no model.safetensors. Finish it with `glocal train … --resume`.")
+    model = reopen(folder / "model.safetensors").to("cuda" if torch.cuda.is_available() else "cpu").eval()
     recipe = read(folder / "recipe.yaml")
     facts: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    assert recipe.head is not None
-    plain = replace(  # the run's own weights follow
-        recipe, host=replace(recipe.host, pretrained=False), head=replace(recipe.head, backbone=None)
-    )
-    model = build_dense(plain, len(facts["classes"]))
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return TrainedDense(model, recipe, tuple(facts["classes"]), tuple(facts["mean"]), tuple(facts["std"]))
 
 
