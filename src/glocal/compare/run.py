@@ -27,7 +27,7 @@ from glocal.measure.cost import cost
 from glocal.recipes.run import build, image_size, run
 from glocal.train import checkpoint
 from glocal.train.journal import read
-from glocal.train.plain import plain
+from glocal.train.plain import differences, plain
 from glocal.train.screen import Screen, clock
 
 
@@ -155,9 +155,10 @@ def _same_plan(plan: Plan, folder: Path) -> None:
         json.dumps({"recipe": plain(plan.recipe), "seeds": plan.seeds, "variants": [v.name for v in plan.variants]})
     )
     path = folder / "plan.json"
-    if path.exists() and json.loads(path.read_text()) != now:
+    if path.exists() and (changed := differences(json.loads(path.read_text()), now)):
         raise GlocalError(
-            f"{folder} was begun with other settings. Repeat its command (see plan.json), or choose another folder."
+            f"{folder} was begun with other settings: {'; '.join(changed[:3])}. "
+            f"Repeat its own command, or choose another folder."
         )
     checkpoint.write_json(path, now)
 

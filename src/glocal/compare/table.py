@@ -97,7 +97,11 @@ def _fine_print(comparison: Comparison) -> str:
     recipe = comparison.plan.recipe
     return (
         f"{comparison.images[0]} training and {comparison.images[1]} validation images, "
-        f"{len(comparison.classes)} classes, {recipe.epochs} epochs, last checkpoint, "
-        f"{len(comparison.plan.seeds)} seeds; host {recipe.host.name}. "
+        f"{len(comparison.classes)} classes, {_count(recipe.epochs, 'epoch')}, last checkpoint, "
+        f"{_count(len(comparison.plan.seeds), 'seed')}; host {recipe.host.name}. "
         f"Same budget, seeds, data order and augmentation for all."
     )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -25,11 +25,15 @@ def plain(value: Any) -> Any:
 
 
 def differences(first: Any, second: Any, path: str = "") -> list[str]:
-    """List where two plain recipes differ, as `key: old -> new`."""
+    """List where two plain recipes differ, as `key: old -> new`.
+
+    A key that only the newer one has, and that is off, is no difference: there was no such key before.
+    """
     if isinstance(first, dict) and isinstance(second, dict):
         found: list[str] = []
         for key in dict.fromkeys((*first, *second)):
             here = f"{path}.{key}" if path else str(key)
-            found += differences(first.get(key), second.get(key), here)
+            if key in first or second[key] not in (None, False, [], {}):
+                found += differences(first.get(key), second.get(key), here)
         return found
     return [] if first == second else [f"{path}: {first!r} -> {second!r}"]

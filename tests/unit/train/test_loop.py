@@ -239,3 +239,11 @@ def test_tensorboard_gets_the_figures_and_a_missing_tracker_is_refused(tmp_path:
 def test_shards_go_with_neither_averages_nor_half_precision() -> None:
     with pytest.raises(GlocalError, match="shard goes with neither ema nor fp16"):
         recipe(shard=True, ema=0.9)
+
+
+def test_a_setting_that_is_newer_than_the_run_is_no_difference_while_it_is_off() -> None:
+    from glocal.train.plain import differences
+
+    assert differences({"a": 1}, {"a": 1, "b": False, "c": {}, "d": None}) == []
+    assert differences({"a": 1}, {"a": 1, "b": True}) == ["b: None -> True"]
+    assert differences({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}) == ["a.x: 1 -> 3", "a.y: 2 -> None"]
