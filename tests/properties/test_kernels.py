@@ -24,7 +24,9 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 pytestmark = pytest.mark.skipif(
     not (INTERPRETED or torch.cuda.is_available()), reason="needs a GPU or Triton's interpreter"
 )
-few = settings(max_examples=5 if INTERPRETED else 40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(
+    max_examples=5 if INTERPRETED else 40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 sides, prefixes, kernels = st.integers(1, 4), st.integers(0, 5), st.sampled_from((0, 3, 5))
 
 
