@@ -29,7 +29,7 @@ def create_model(
     With `features_only`, weights are loaded and mechanisms grafted first and the extractor is made last.
     """
     check_name(name)
-    model = timm.create_model(name, pretrained=pretrained, **arguments)
+    model = _build(name, pretrained, arguments)
     _check_patches(model)
     record = getattr(model, "glocal", None)  # a named model comes with grafts of its own
     if not isinstance(record, Record):
@@ -39,6 +39,18 @@ def create_model(
     if mechanisms:
         model = enhance(model, *mechanisms, inplace=True, preserve=preserve)
     return _extractor(model, out_indices) if features_only else model
+
+
+def _build(name: str, pretrained: bool, arguments: dict[str, Any]) -> nn.Module:
+    try:
+        return timm.create_model(name, pretrained=pretrained, **arguments)
+    except (OSError, RuntimeError) as error:
+        if not pretrained:
+            raise
+        raise GlocalError(
+            f"the pretrained weights of {name} cannot be had: {str(error).splitlines()[0]} Leave out pretrained=True; "
+            f"the authors' checkpoints load with glocal.load_released(file)."
+        ) from error
 
 
 def check_name(name: str) -> None:

@@ -109,6 +109,11 @@ def test_impossible_models_are_refused(name: str, arguments: dict, message: str)
     assert message in str(caught.value)
 
 
+def test_weights_that_are_nowhere_are_missed_by_name() -> None:
+    with pytest.raises(GlocalError, match="pretrained weights of lit_tiny cannot be had.*load_released"):
+        create_model("lit_tiny", pretrained=True)
+
+
 def test_features_are_extracted_after_grafting() -> None:
     extractor = create_model(NAME, LIFE(), features_only=True, out_indices=(0, 1), **TINY)
     features = extractor(torch.randn(1, 3, 32, 32))
