@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ from glocal.recipes.run import run
 from glocal.train import checkpoint
 from glocal.train.screen import Silent
 from glocal.train.settings import SaveSettings
+from tests.processes import ready_server
 from tests.unit.train.tiny import restless
 
-FORK = multiprocessing.get_context("fork")  # the child has everything imported, so kills land in training itself
 SETTINGS = restless(epochs=6, save=SaveSettings(every_steps=2))
 
 
@@ -28,13 +28,14 @@ def _train(folder: Path) -> None:
     run(SETTINGS, folder, resume=True, show=Silent())
 
 
-def _start(folder: Path) -> multiprocessing.context.ForkProcess:
-    child = FORK.Process(target=_train, args=(folder,))
+def _start(folder: Path) -> BaseProcess:
+    child = ready_server().Process(target=_train, args=(folder,))  # imports done, so kills land in training itself
     child.start()
     return child
 
 
 def _uninterrupted(folder: Path) -> float:
+    ready_server()
     began = time.monotonic()
     child = _start(folder)
     child.join()

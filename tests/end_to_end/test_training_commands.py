@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from glocal.cli import main
 from glocal.recipes.lines import write
 from glocal.train import checkpoint
+from tests.processes import ready_server
 from tests.unit.train.tiny import recipe, restless
 
 TINY = "vit_tiny_patch16_224(depth=1,embed_dim=12,num_heads=3)"
@@ -167,7 +167,7 @@ def _train(folder: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_run_that_is_asked_to_stop_saves_and_says_so(tmp_path: Path, number: int, code: int) -> None:
     (tmp_path / "r.yaml").write_text(write(restless(epochs=400)))
-    child = multiprocessing.get_context("fork").Process(target=_train, args=(tmp_path,))
+    child = ready_server().Process(target=_train, args=(tmp_path,))
     child.start()
     log = tmp_path / "run" / "log.jsonl"
     while not (log.exists() and len(log.read_text().splitlines()) > 3):
