@@ -1,4 +1,4 @@
-"""Exit codes of a run that was asked to stop."""
+"""How a run leaves: exit codes when it was asked to stop, and no process group left open."""
 
 from __future__ import annotations
 
@@ -18,3 +18,13 @@ def exits_as_told() -> Iterator[None]:
     except Interrupted as stop:
         typer.echo(f"glocal: {stop}", err=True)
         raise typer.Exit(stop.code) from None
+    finally:
+        _part()
+
+
+def _part() -> None:
+    """Close the process group: its threads, still running at exit, would now and then abort the process."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
