@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from glocal.data.images import FileImages, MemoryImages, holdout
 from glocal.data.settings import DataSettings
@@ -28,10 +29,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def test_digits_are_parted_in_proportion_and_share_no_image() -> None:
+def test_digits_hold_out_their_last_quarter_with_all_classes_and_share_no_image() -> None:
     pair = digits()
     assert (len(pair.train), len(pair.val)) == (1347, 450)
-    assert torch.bincount(pair.val.labels).min() >= 43
+    assert torch.equal(torch.cat([pair.train.labels, pair.val.labels]), torch.from_numpy(load_digits().target))
+    assert torch.bincount(pair.val.labels).min() >= 41
     seen = {image.numpy().tobytes() for image in pair.train.pixels}
     assert sum(image.numpy().tobytes() in seen for image in pair.val.pixels) == 0
 
