@@ -75,17 +75,24 @@ def test_compare_on_a_folder_makes_table_and_report_and_resumes(glocal, pictures
     assert "begun with other settings" in err
 
 
-def test_a_comparison_within_a_budget_resumes_with_the_epochs_it_began_with(
+def test_a_comparison_ends_within_its_budget_and_resumes_with_the_epochs_it_began_with(
     glocal, pictures: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    words = ("compare", "--data", pictures, "--host", TINY, "--with", "cb", "--seeds", 1, "--budget", "1s", "-o", "out")
-    assert glocal(*words)[0] == 0
+    words = ("compare", "--data", pictures, "--host", TINY, "--with", "cb", "--seeds", 1, "--budget", "9s", "-o", "out")
+    began = time.monotonic()
+    code, out, err = glocal(*words)
+    assert code == 0, err
+    assert time.monotonic() - began < 9 + 3
+    assert "of 9s used" in out
     epochs = json.loads(Path("out/plan.json").read_text())["recipe"]["epochs"]
     Path("out/runs/cb-seed0/metrics.json").unlink()
     code, _, err = glocal(*words[:-3], "20s", *words[-2:], "--resume")
     assert code == 0, err
-    assert json.loads(Path("out/results.json").read_text())["recipe"]["epochs"] == epochs
+    stored = json.loads(Path("out/results.json").read_text())
+    assert stored["recipe"]["epochs"] == epochs
+    assert stored["seconds"] > 3  # the first part's time counts
+    assert {run["metrics"]["steps"] for run in stored["runs"]} == {epochs * 4}
 
 
 def test_tiny_runs_share_the_cores_and_give_what_single_runs_give(glocal, monkeypatch) -> None:
@@ -144,6 +151,10 @@ def test_recipes_lists_what_to_expect(glocal) -> None:
         (["compare", "--host", "mixer_s16_224", "--with", "life", "--size", "224", "--epochs", "1"], "no attention"),
         (["compare", "--epochs", "1", "--budget", "5m"], "not both"),
         (["compare", "--budget", "soon"], "Write 90s, 10m"),
+        (["compare", "--budget", "10 apples"], "Write 90s, 10m"),
+        (["compare", "--budget", "-5m"], "Write 90s, 10m"),
+        (["compare", "--budget", "0s"], "is no time at all"),
+        (["compare", "--host", TINY, "--with", "cb", "--budget", "1s"], "a budget of 1s is too short"),
         (["eval", "missing"], "is not a file"),
         (["predict", "missing", "x.png"], "is not a file"),
     ],

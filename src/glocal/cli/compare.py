@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,9 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
     epochs: Annotated[int | None, typer.Option(help="Length of each run.", min=1)] = None,
-    budget: Annotated[str | None, typer.Option(help="Time for everything, such as 10m; sets the epochs.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time for everything, such as 10m: a limit, which sets the epochs.")
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Side the images are brought to.", min=4)] = None,
     patch: Annotated[int | None, typer.Option(help="Side of a patch.", min=1)] = None,
     batch: Annotated[int | None, typer.Option(help="Images per step.", min=2)] = None,
@@ -37,11 +40,11 @@ def compare(
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
     """Train the host and each variant under the same budget and show what helps, and what it costs."""
+    began = time.monotonic()
     from glocal.cli.stopping import exits_as_told
     from glocal.compare import report
-    from glocal.compare.budget import fit_budget
+    from glocal.compare.budget import seconds
     from glocal.compare.plan import plan
-    from glocal.compare.run import begun
     from glocal.compare.run import compare as run
     from glocal.compare.table import table
     from glocal.errors import GlocalError
@@ -49,6 +52,7 @@ def compare(
 
     if budget is not None and epochs is not None:
         raise GlocalError("give --epochs or --budget, not both: one sets the other.")
+    allowed = seconds(budget or "10m") if budget is not None or (epochs is None and data is not None) else None
     made, pair = plan(
         data,
         host,
@@ -65,10 +69,7 @@ def compare(
     )
     folder = out or _free(Path("runs"), "compare")
     with exits_as_told():
-        timed = budget is not None or (epochs is None and data is not None)
-        if timed:
-            made = (begun(made, folder) if resume else None) or fit_budget(made, pair, budget or "10m")
-        result = run(made, pair, folder, screen(), resume=resume)
+        result = run(made, pair, folder, screen(), resume=resume, budget=allowed, began=began)
     page = report.write(result, folder)
     typer.echo("\n" + table(result, form.value).render(form.value))
     typer.echo(f"\n{page}", err=form is not Form.TEXT)

@@ -42,6 +42,22 @@ class Plan:
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    planned: int | None = None
+    """Epochs that were planned, where the time did not allow them."""
+    stopped: bool = False
+    """Whether the runs were stopped before their learning rate had come down."""
+
+    @property
+    def warning(self) -> str:
+        """Say that the runs are shorter than planned."""
+        if self.planned is None:
+            return ""
+        epochs = f"{self.recipe.epochs} of {self.planned} planned epochs, the same for every run"
+        if self.stopped:
+            return (
+                f"time ran out after {epochs}; the learning rate had not come down yet, so all score below their best"
+            )
+        return f"slower than foreseen: {epochs}; the learning rate was brought down earlier"
 
     def runs(self) -> Iterator[tuple[Variant, int, Recipe]]:
         """Give every run, all variants of one seed before the next seed."""
@@ -94,6 +110,15 @@ def plan(
 def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
     """Set the length of a recipe; a tenth of it warms up."""
     return replace(recipe, epochs=epochs, optim=replace(recipe.optim, warmup_epochs=epochs / 10))
+
+
+def cut(plan: Plan, done: int, epochs: int) -> Plan:
+    """Shorten all runs of a plan after some epochs are done; what is left of the warm-up shrinks with them."""
+    recipe = plan.recipe
+    warmup = min(recipe.optim.warmup_epochs, max(done, epochs / 10))
+    shorter = replace(recipe, epochs=epochs, optim=replace(recipe.optim, warmup_epochs=warmup))
+    stopped = plan.stopped or epochs == done
+    return replace(plan, recipe=shorter, planned=plan.planned or recipe.epochs, stopped=stopped)
 
 
 def _variant(text: str) -> Variant:

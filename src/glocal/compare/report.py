@@ -13,7 +13,7 @@ import yaml
 from glocal.compare import attention, draw
 from glocal.compare.run import Comparison, as_json, versions
 from glocal.compare.style import STYLE
-from glocal.compare.table import COLUMNS, best, rows, summary, table
+from glocal.compare.table import COLUMNS, best, rows, summary, table, warnings
 from glocal.train import checkpoint
 from glocal.train.plain import plain
 from glocal.train.screen import clock
@@ -38,7 +38,8 @@ def html(comparison: Comparison) -> str:
     recipe = comparison.plan.recipe
     title = f"{recipe.host.name} on {Path(recipe.data.name).name}"
     parts = [
-        f"<h1>{escape(title)}</h1><p class=lead>{escape(summary(made))}</p>{_facts(comparison)}{_host(comparison)}",
+        f"<h1>{escape(title)}</h1><p class=lead>{escape(summary(made))}</p>{_warnings(comparison)}"
+        f"{_facts(comparison)}{_host(comparison)}",
         f"<h2>Accuracy and cost</h2>{_table(made, top)}{_explained(comparison)}",
         _two("<h2>Gain over the host</h2>" + _gains(made), "<h2>Accuracy by epoch</h2>" + _curve(comparison, names)),
         _two(
@@ -54,14 +55,20 @@ def html(comparison: Comparison) -> str:
     )
 
 
+def _warnings(comparison: Comparison) -> str:
+    return "".join(f"<p class=warning>{escape(text)}</p>" for text in warnings(comparison))
+
+
 def _facts(comparison: Comparison) -> str:
     recipe = comparison.plan.recipe
+    planned, budget = comparison.plan.planned, comparison.budget
     facts = {
         "images": f"{comparison.images[0]:,} + {comparison.images[1]:,}",
         "classes": str(len(comparison.classes)),
-        "epochs": str(recipe.epochs),
+        "epochs": str(recipe.epochs) + (f" of {planned}" if planned else ""),
         "seeds": str(len(comparison.plan.seeds)),
         "training": clock(sum(each.metrics["seconds"] for each in comparison.results)),
+        "time in all": clock(comparison.seconds) + (f" of {clock(budget)}" if budget else ""),
     }
     return "<dl>" + "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in facts.items()) + "</dl>"
 

@@ -17,18 +17,21 @@ from torch import nn
 
 from glocal._version import __version__
 from glocal.compare.attention import Strip, strips
+from glocal.compare.budget import Clock
+from glocal.compare.crew import Crew
 from glocal.compare.figures import Figures, measure
-from glocal.compare.parallel import Job, run_jobs
-from glocal.compare.plan import Plan, Variant, with_epochs
+from glocal.compare.jobs import Job, at_a_stretch
+from glocal.compare.plan import Plan, Variant
+from glocal.compare.rounds import Rounds, note_progress, progressed
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.sources import in_memory
 from glocal.errors import GlocalError
 from glocal.measure.cost import cost
-from glocal.recipes.run import build, image_size, run
+from glocal.recipes.run import build, image_size
 from glocal.train import checkpoint
 from glocal.train.journal import read
 from glocal.train.plain import differences, plain
-from glocal.train.screen import Screen, clock
+from glocal.train.screen import Screen
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Comparison:
     command: str
     seconds: float
     looks: tuple[Strip, ...] = ()
+    budget: float | None = None
 
     def of(self, variant: str) -> list[Result]:
         """Give one variant's runs in the order of seeds."""
@@ -63,11 +67,23 @@ class Comparison:
         return [each.metrics["top1"] for each in self.of(variant)]
 
 
-def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool = False) -> Comparison:
-    """Run the plan. Finished runs of an interrupted comparison are not repeated."""
+def compare(
+    plan: Plan,
+    pair: Pair,
+    folder: Path,
+    show: Screen,
+    *,
+    resume: bool = False,
+    budget: float | None = None,
+    began: float | None = None,
+) -> Comparison:
+    """Run the plan, within a budget of seconds where one is given; finished runs of an earlier start are not repeated.
+
+    `began` says since when the budget counts, by `time.monotonic`.
+    """
     if (folder / "runs").exists() and not resume:
         raise GlocalError(f"{folder} holds a comparison already. Continue it with --resume, or choose another with -o.")
-    began = time.monotonic()
+    clock = Clock(budget, began or time.monotonic(), progressed(folder)[0] if resume else 0.0)
     pair = in_memory(pair, plan.recipe.data, image_size(plan.recipe))
     for note in (*plan.notes, *pair.notes):
         show.note(note)
@@ -77,30 +93,60 @@ def compare(plan: Plan, pair: Pair, folder: Path, show: Screen, *, resume: bool 
     if tiny:
         torch.set_num_threads(1)  # handing work around costs tiny models more than the work
     figures = {name: _figures(model, plan, pair) for name, model in models.items()}
-    _same_plan(plan, folder)
-    runs = [(variant, seed, _place(folder, variant, seed), recipe) for variant, seed, recipe in plan.runs()]
-    jobs = [Job(f"{v.name}, seed {seed}", recipe, place, resume) for v, seed, place, recipe in runs]
-    _train([job for job in jobs if not job.done()], pair, show, os.cpu_count() or 1 if tiny else 1)
-    results = [_result(variant, seed, place) for variant, seed, place, _ in runs]
+    clock.closing = _closing(figures)
+    clock.refuse_spent()
+    # Processes take some ten seconds to start.
+    several = tiny and (budget is None or clock.left > 60)
+    with Crew(pair, min(os.cpu_count() or 1, len(plan.variants) * len(plan.seeds)) if several else 1, folder) as crew:
+        plan = _trained(plan, folder, crew, clock, show)
+    results = [_result(variant, seed, _place(folder, variant, seed)) for variant, seed, _ in plan.runs()]
+    looks: list[Strip] = []
+    if budget is None or clock.left > 0:
+        looks = strips(_first_models(plan, folder), pair, image_size(plan.recipe))
+    images = (len(pair.train), len(pair.val))
+    command = " ".join(["glocal", *sys.argv[1:]])
     return Comparison(
-        plan,
-        pair.train.classes,
-        (len(pair.train), len(pair.val)),
-        figures,
-        tuple(results),
-        " ".join(["glocal", *sys.argv[1:]]),
-        time.monotonic() - began,
-        tuple(strips(_first_models(plan, folder), pair, image_size(plan.recipe))),
+        plan, pair.train.classes, images, figures, tuple(results), command, clock.spent, tuple(looks), budget
     )
 
 
+def _trained(plan: Plan, folder: Path, crew: Crew, clock: Clock, show: Screen) -> Plan:
+    """Do the runs, and return the plan with the epochs they had."""
+    pair = crew.pair
+    steps = len(pair.train) // plan.recipe.data.batch_size
+
+    def jobs(plan: Plan) -> list[Job]:
+        resume = (folder / "runs").exists()
+        return [Job(f"{v.name}, seed {s}", r, _place(folder, v, s), resume) for v, s, r in plan.runs()]
+
+    rounds = Rounds(folder, crew, clock, steps, show)
+    if clock.budget is not None:
+        earlier = begun(plan, folder)
+        plan = rounds.fit(earlier or plan, fixed=earlier is not None)
+    _same_plan(plan, folder)
+    try:
+        if clock.budget is not None:
+            return rounds.run(plan, jobs, lambda changed: _keep_plan(changed, folder))
+        at_a_stretch(jobs(plan), crew, plan.recipe.epochs * steps, "top1", show)
+        return plan
+    finally:
+        note_progress(folder, clock, progressed(folder)[1])
+
+
+def _closing(figures: dict[str, Figures]) -> float:
+    """Tell the seconds that attention maps and the report will take."""
+    return 2.0 + sum(0.03 * each.latency_ms for each in figures.values())
+
+
 def begun(plan: Plan, folder: Path) -> Plan | None:
-    """Give a plan the epochs its folder was begun with, since a budget would not be measured the same again."""
+    """Give a plan the length its folder was begun with, since a budget would not be measured the same again."""
     path = folder / "plan.json"
     if not path.exists():
         return None
-    epochs: int = json.loads(path.read_text())["recipe"]["epochs"]
-    return replace(plan, recipe=with_epochs(plan.recipe, epochs))
+    kept: dict[str, Any] = json.loads(path.read_text())
+    optim = replace(plan.recipe.optim, warmup_epochs=kept["recipe"]["optim"]["warmup_epochs"])
+    recipe = replace(plan.recipe, epochs=kept["recipe"]["epochs"], optim=optim)
+    return replace(plan, recipe=recipe, planned=kept.get("planned"), stopped=kept.get("stopped", False))
 
 
 def versions() -> dict[str, str]:
@@ -117,17 +163,6 @@ def versions() -> dict[str, str]:
 
 def _first_models(plan: Plan, folder: Path) -> dict[str, Path]:
     return {each.name: _place(folder, each, plan.seeds[0]) / "model.safetensors" for each in plan.variants}
-
-
-def _train(jobs: list[Job], pair: Pair, show: Screen, workers: int) -> None:
-    if workers > 1 and len(jobs) > 1:
-        steps = jobs[0].recipe.epochs * (len(pair.train) // jobs[0].recipe.data.batch_size)
-        run_jobs(jobs, pair, workers, steps, show)
-        return
-    for i, job in enumerate(jobs, start=1):
-        title = f"{job.title} ({i}/{len(jobs)})"
-        metrics = run(job.recipe, job.folder, resume=job.resume, show=show, title=title, pair=pair).metrics
-        show.note(f"{title}: {metrics['top1']:.2f} % after {clock(metrics['seconds'])}")
 
 
 def _model(plan: Plan, variant: Variant, pair: Pair) -> nn.Module:
@@ -151,16 +186,22 @@ def _figures(model: nn.Module, plan: Plan, pair: Pair) -> Figures:
 
 def _same_plan(plan: Plan, folder: Path) -> None:
     """Leave the plan in the folder, so that a resume with another plan is noticed."""
-    now = json.loads(
-        json.dumps({"recipe": plain(plan.recipe), "seeds": plan.seeds, "variants": [v.name for v in plan.variants]})
-    )
     path = folder / "plan.json"
-    if path.exists() and (changed := differences(json.loads(path.read_text()), now)):
+    if path.exists() and (changed := differences(json.loads(path.read_text()), _written(plan))):
         raise GlocalError(
             f"{folder} was begun with other settings: {'; '.join(changed[:3])}. "
             f"Repeat its own command, or choose another folder."
         )
-    checkpoint.write_json(path, now)
+    _keep_plan(plan, folder)
+
+
+def _keep_plan(plan: Plan, folder: Path) -> None:
+    checkpoint.write_json(folder / "plan.json", _written(plan))
+
+
+def _written(plan: Plan) -> dict[str, Any]:
+    kept = {"recipe": plain(plan.recipe), "seeds": plan.seeds, "variants": [v.name for v in plan.variants]}
+    return json.loads(json.dumps(kept | {"planned": plan.planned, "stopped": plan.stopped}))
 
 
 def _result(variant: Variant, seed: int, place: Path) -> Result:
@@ -183,6 +224,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "command": comparison.command,
         "versions": versions(),
         "seconds": comparison.seconds,
+        "budget_seconds": comparison.budget,
+        "planned_epochs": comparison.plan.planned or comparison.plan.recipe.epochs,
         "recipe": plain(comparison.plan.recipe),
         "classes": list(comparison.classes),
         "images": {"train": comparison.images[0], "validation": comparison.images[1]},

@@ -13,6 +13,7 @@ STYLE = (
 body{margin:0 auto;max-width:1180px;padding:24px;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 h1{font-size:26px;margin:8px 0 4px}h2{font-size:17px;margin:18px 0 8px}.lead{font-size:18px;margin:4px 0 12px}
+.warning{border-left:4px solid #d9640f;background:var(--card);padding:8px 14px;margin:8px 0 14px}
 .small{color:var(--soft);font-size:13px}
 dl{display:flex;flex-wrap:wrap;gap:10px;margin:0}
 dl div{background:var(--card);border-radius:8px;padding:8px 16px}dt{color:var(--soft);font-size:12px}

@@ -47,7 +47,13 @@ def table(comparison: Comparison, form: str = "text") -> Table:
     made = rows(comparison)
     if form in ("csv", "json"):
         return Table([Column(key, key) for key in _FULL], made)
-    return Table(COLUMNS, made, notes=(summary(made), _fine_print(comparison)))
+    return Table(COLUMNS, made, notes=(summary(made), *warnings(comparison), _fine_print(comparison)))
+
+
+def warnings(comparison: Comparison) -> tuple[str, ...]:
+    """Say what keeps the figures from being what was asked for."""
+    told = comparison.plan.warning
+    return (f"{told[0].upper()}{told[1:]}.",) if told else ()
 
 
 def best(made: list[dict[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from glocal.recipes.lines import write
 from glocal.store import save
 from glocal.train import checkpoint
 from glocal.train.loop import Loop
+from glocal.train.part import Part
 from glocal.train.screen import Screen, screen
 from glocal.train.settings import Recipe
 from glocal.train.tasks.classify import Classify
@@ -50,18 +51,22 @@ def run(
     resume: bool = False,
     show: Screen | None = None,
     title: str = "",
-    pair: Pair | None = None,
+    pair: Pair | DensePair | None = None,
+    part: Part | None = None,
 ) -> Outcome:
-    """Train as the recipe says; the folder gets the recipe, a log, checkpoints, metrics.json and model.safetensors."""
+    """Train as the recipe says; the folder gets the recipe, a log, checkpoints, metrics.json and model.safetensors.
+
+    A part of a run goes on where the last one ended, and may shorten the recipe; only the last writes the results.
+    """
     if recipe.task not in ("classify", *DENSE):
         raise GlocalError(f"task {recipe.task!r} is not known. There are: classify, {', '.join(DENSE)}.")
     accelerator = accelerate(recipe, folder)
     show = show or screen(accelerator.is_main_process)
     if not accelerator.is_main_process:
-        return _train(recipe, folder, accelerator, resume, show, title, pair)
+        return _train(recipe, folder, accelerator, resume, show, title, pair, part)
     with checkpoint.alone_in(folder):
         _refuse_second(folder, resume)
-        return _train(recipe, folder, accelerator, resume, show, title, pair)
+        return _train(recipe, folder, accelerator, resume, show, title, pair, part)
 
 
 def accelerate(recipe: Recipe, folder: Path) -> Accelerator:
@@ -163,24 +168,32 @@ def _prepare_dense(recipe: Recipe, pair: DensePair, accelerator: Accelerator, fo
 
 
 def _train(
-    recipe: Recipe, folder: Path, accelerator: Accelerator, resume: bool, show: Screen, title: str, pair: Pair | None
+    recipe: Recipe,
+    folder: Path,
+    accelerator: Accelerator,
+    resume: bool,
+    show: Screen,
+    title: str,
+    pair: Pair | DensePair | None,
+    part: Part | None,
 ) -> Outcome:
     opened = pair or (open_dense(recipe) if recipe.task in DENSE else open_data(recipe))
     for note in opened.notes:
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
-    if accelerator.is_main_process and not (folder / "recipe.yaml").exists():
+    if accelerator.is_main_process and (part is not None or not (folder / "recipe.yaml").exists()):
         checkpoint.write_bytes(folder / "recipe.yaml", write(recipe).encode())
     if recipe.trackers:
         accelerator.init_trackers("tracking")
     if resume and (folder / "checkpoints" / "last.pt").exists():
-        loop.load()
-        show.note(f"going on from step {loop.step} of {loop.total}")
-    figures = loop.run(title or folder.name)
+        loop.load(shortened=part is not None)
+        if part is None:
+            show.note(f"going on from step {loop.step} of {loop.total}")
+    figures = loop.run(title or folder.name, part)
     metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
     metrics |= {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
     model = loop.whole()
-    if accelerator.is_main_process:
+    if accelerator.is_main_process and loop.step >= loop.total:
         save(model, folder / "model.safetensors")
         checkpoint.write_json(folder / "metrics.json", metrics)
     if recipe.trackers:

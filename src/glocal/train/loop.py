@@ -20,6 +20,7 @@ from glocal.train import checkpoint
 from glocal.train.finite import check_gradients, check_loss
 from glocal.train.journal import Journal
 from glocal.train.optim import optimiser, schedule
+from glocal.train.part import Part
 from glocal.train.plain import differences, plain
 from glocal.train.screen import Screen
 from glocal.train.settings import Recipe
@@ -54,18 +55,21 @@ class Loop:
         self.since = 0
         # Looking at every loss makes a GPU wait, so there it is done only once something was found.
         self.careful = self.device.type == "cpu"
+        self.part = Part(recipe.epochs)
 
     @property
     def total(self) -> int:
         """Optimiser steps of the whole run."""
         return self.recipe.epochs * self.task.steps
 
-    def run(self, title: str) -> dict[str, Any]:
-        """Train to the end and return the last evaluation."""
-        self.screen.start(title, self.total, self.step)
+    def run(self, title: str, part: Part | None = None) -> dict[str, Any]:
+        """Train to the end, or for a part of the epochs, and return the last evaluation."""
+        self.part = part or self.part
+        last = min(self.part.until * self.task.steps, self.total)
+        self.screen.start(title, last, self.step)
         try:
             with Listener() as listener:
-                while self.step < self.total:
+                while self.step < last:
                     self._epoch(self.step // self.task.steps, listener)
         finally:
             self.screen.stop()
@@ -75,6 +79,7 @@ class Loop:
         self.net.train()
         began, first, steps = time.perf_counter(), self.step, self.task.steps
         for parts in self.task.batches(epoch, self.step % self.task.steps):
+            self.part.check()
             self._update(epoch, parts)
             if self.step % self.recipe.log_every == 0 or self.step == self.total:
                 seconds = time.perf_counter() - began
@@ -153,7 +158,7 @@ class Loop:
                 f"the loss is not a number at or before step {self.step}, before any checkpoint. Lower optim.lr."
             )
         self.screen.note("the loss is not a number: going back to the last checkpoint to see where it arises")
-        self.load()
+        self.load(shortened=True)
         return False
 
     def _save_between(self, listener: Listener, began: float) -> None:
@@ -205,7 +210,7 @@ class Loop:
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, 0)  # running statistics differ between processes
         model.eval()
-        with torch.no_grad(), self.accelerator.autocast():
+        with torch.no_grad(), self.accelerator.autocast(), self.part.checked(model):
             figures = self.task.evaluate(model, lambda each: self.accelerator.reduce(each, "sum"))  # pyright: ignore
         model.train()
         return figures
@@ -239,10 +244,13 @@ class Loop:
             return self.model.state_dict(), self.optimizer.state_dict()
         return self.shards.states(self.optimizer.optimizer)
 
-    def load(self) -> None:
-        """Go on from the last checkpoint; a recipe that differs is refused."""
+    def load(self, *, shortened: bool = False) -> None:
+        """Go on from the last checkpoint; a recipe that differs is refused, but for its length where that is meant."""
         state = checkpoint.read(self.folder / "checkpoints" / "last.pt")
-        if changed := differences(state["recipe"], plain(self.recipe)):
+        changed = differences(state["recipe"], plain(self.recipe))
+        if shortened:
+            changed = [each for each in changed if not each.startswith(("epochs:", "optim.warmup_epochs:"))]
+        if changed:
             raise GlocalError(
                 f"{self.folder} was begun with another recipe: {'; '.join(changed[:5])}. "
                 f"Use its own recipe, or another folder."

@@ -1,4 +1,4 @@
-"""A comparison is fair, fits the images, and fits the time."""
+"""A comparison is fair, and fits the images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from glocal.compare.budget import epochs_within, fit_budget, seconds
 from glocal.compare.plan import fitting_patch, plan
 from glocal.errors import GlocalError
 
@@ -69,19 +68,3 @@ def test_hosts_are_read_with_options() -> None:
         plan(host="vit_tiny_patch16_224(depth=")
     with pytest.raises(GlocalError, match="two variants are the same"):
         plan(variants=["life", "life"])
-
-
-def test_durations_are_read_and_others_refused() -> None:
-    assert (seconds("90s"), seconds("10m"), seconds("1h30m")) == (90, 600, 5400)
-    for text in ("ten", "10", "5d", "10m x"):
-        with pytest.raises(GlocalError, match="Write 90s, 10m"):
-            seconds(text)
-
-
-def test_a_larger_budget_gives_more_epochs_and_the_same_to_all() -> None:
-    made, pair = plan(variants=["cb"], seeds=1)
-    short, long = (epochs_within(made, pair, budget) for budget in (5.0, 500.0))
-    assert 1 <= short < long
-    fitted = fit_budget(made, pair, "1s")
-    assert {recipe.epochs for _, _, recipe in fitted.runs()} == {fitted.recipe.epochs}
-    assert fitted.recipe.optim.warmup_epochs == fitted.recipe.epochs / 10
