@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from glocal.errors import LatticeError
 
@@ -43,3 +44,16 @@ class Lattice:
         """Undo `split`."""
         patches = patch_map.permute(0, 2, 3, 1).flatten(1, 2)  # (B, H * W, C)
         return torch.cat((aux, patches), dim=1) if self.prefix else patches
+
+
+def fill_patches(patch_map: Tensor, patch: int) -> Tensor:
+    """Pad a (B, C, H, W) map with zeros below and right, so that whole patches cover it."""
+    height, width = patch_map.shape[-2:]
+    # Not `-width % patch`: with sizes left open, remainders of remainders cost an export minutes of algebra.
+    below, right = ((side + patch - 1) // patch * patch - side for side in (height, width))
+    return F.pad(patch_map, (0, right, 0, below))
+
+
+def is_open(*sides: int) -> bool:
+    """Tell whether a graph is being traced for every size: it must not ask then whether one is the usual size."""
+    return any(isinstance(side, torch.SymInt) for side in sides)

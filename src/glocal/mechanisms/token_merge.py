@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from glocal.errors import GlocalError
 from glocal.kernels.deform import deform_conv2d, sample_taps
+from glocal.lattice import fill_patches
 from glocal.site import Seam, Site
 
 
@@ -100,7 +101,7 @@ class DeformableMerge(nn.Module):
         self.act = nn.GELU()
 
     def forward(self, patch_map: Tensor) -> Tensor:
-        return self.act(self.norm(self.conv(_even(patch_map))))
+        return self.act(self.norm(self.conv(fill_patches(patch_map, 2))))
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -127,7 +128,7 @@ class DeformableGather(nn.Module):
         self.columns_first = columns_first
 
     def forward(self, patch_map: Tensor) -> Tensor:
-        x = _even(patch_map)
+        x = fill_patches(patch_map, 2)
         x = sample_taps(x, self.offset(x), kernel=2, stride=2, padding=0)  # (B, C, taps, H / 2, W / 2)
         if self.columns_first:
             x = x[:, :, (0, 2, 1, 3)]
@@ -175,8 +176,3 @@ def batch_norm_line(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     assert norm.running_mean is not None and norm.running_var is not None
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
     return scale, norm.bias - norm.running_mean * scale
-
-
-def _even(patch_map: Tensor) -> Tensor:
-    height, width = patch_map.shape[-2:]
-    return F.pad(patch_map, (0, width % 2, 0, height % 2))

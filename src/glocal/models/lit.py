@@ -12,6 +12,7 @@ from timm.layers.attention import Attention
 from timm.models.swin_transformer import PatchMerging
 from torch import Tensor, nn
 
+from glocal.lattice import fill_patches
 from glocal.mechanisms.token_merge import DeformableMerge
 from glocal.models.positions import Grid, RelativeAttention
 from glocal.models.pyramid import Pyramid
@@ -23,7 +24,7 @@ class GatherMerge(PatchMerging):
     """Swin's uniform merging, on a (B, C, H, W) map: each 2x2 tokens side by side, LayerNorm, linear layer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return super().forward(fill_patches(x, 2).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class LIT(Pyramid):

@@ -9,7 +9,7 @@ from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glocal.lattice import Lattice
+from glocal.lattice import Lattice, is_open
 
 Grid = tuple[int, int]
 
@@ -17,8 +17,7 @@ Grid = tuple[int, int]
 def resize_positions(table: Tensor, grid: Grid, lattice: Lattice) -> Tensor:
     """Bring a (1, N, C) table of positions on `grid` to another lattice; its prefix rows stay as they are."""
     wanted = (lattice.height, lattice.width)
-    # A graph for every size must not ask whether this one is the usual size; there, resampling changes nothing.
-    if not torch.compiler.is_exporting() and wanted == grid:
+    if not is_open(*wanted) and wanted == grid:
         return table
     aux, patch_map = Lattice(*grid, lattice.prefix).split(table)
     resized = F.interpolate(patch_map.float(), size=wanted, mode="bilinear").to(table.dtype)
@@ -47,7 +46,7 @@ class RelativeAttention(Attention):
     def bias(self, size: Grid) -> Tensor:
         """Return the (1, heads, N, N) bias of a map of this size."""
         table, index = self.relative_position_bias_table, self.get_buffer("relative_position_index")
-        if torch.compiler.is_exporting() or size != self.grid:
+        if is_open(*size) or size != self.grid:
             table, index = resize_bias(table, self.grid, size), gen_relative_position_index(size).to(table.device)
         return table[index].permute(2, 0, 1)[None]
 

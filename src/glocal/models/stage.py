@@ -10,10 +10,9 @@ from timm.layers import LayerNorm2d, Mlp, trunc_normal_
 from timm.layers.drop import DropPath
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glocal.errors import LatticeError
-from glocal.lattice import Lattice
+from glocal.lattice import Lattice, fill_patches
 from glocal.models.positions import Grid, RelativeAttention, resize_positions
 
 
@@ -27,9 +26,7 @@ class ConvMerge(nn.Module):
         self.norm = LayerNorm2d(out_dim, eps=1e-5)
 
     def forward(self, patch_map: Tensor) -> Tensor:
-        height, width = patch_map.shape[-2:]
-        padded = F.pad(patch_map, (0, -width % self.patch, 0, -height % self.patch))
-        return self.norm(self.proj(padded))
+        return self.norm(self.proj(fill_patches(patch_map, self.patch)))
 
 
 class Block(nn.Module):

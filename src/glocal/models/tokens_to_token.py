@@ -63,8 +63,8 @@ class TokenAttention(nn.Module):
         self.proj = nn.Linear(out_dim, out_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
-        return v + self.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+        q, k, v = self.qkv(x)[:, None].chunk(3, dim=-1)  # each (B, 1, N, C): ONNX knows attention with heads only
+        return v[:, 0] + self.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale)[:, 0])
 
 
 class TokenStep(nn.Module):
