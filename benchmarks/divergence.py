@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
+from typing import cast
 
 import timm
 import torch
@@ -32,6 +33,8 @@ def main() -> None:
             "inductor",
             "no_layout",
             "no_cudnn",
+            "no_cudnn_attention",
+            "same_layout",
             "no_reinplace",
         ),
     )
@@ -82,11 +85,30 @@ def compiled(model: nn.Module, mode: str) -> nn.Module:
         return model
     inductor.layout_optimization = mode != "no_layout"
     torch.backends.cudnn.enabled = mode != "no_cudnn"
+    torch.backends.cuda.enable_cudnn_sdp(mode != "no_cudnn_attention")
+    if mode == "same_layout":
+        keep_attention_layout()
     if mode == "no_reinplace":
         inductor.reorder_for_locality = False
         inductor.allow_buffer_reuse = False
     backend = mode if mode.startswith("aot") else "inductor"
-    return torch.compile(model, backend=backend)
+    return cast("nn.Module", torch.compile(model, backend=backend))
+
+
+def keep_attention_layout() -> None:
+    """Let inductor hand cuDNN's attention its output and incoming gradient token by token in every block."""
+    from torch._inductor import ir, lowering
+
+    operator = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
+
+    def constraint(node: object, *args: object, **kwargs: object) -> tuple[object, object]:
+        found, named = lowering.sdpa_constraint(node, *args, **kwargs)
+        found = list(found)
+        for i in (0, 4):  # the incoming gradient, the output
+            found[i] = ir.ExternKernel.require_stride_order(found[i], (3, 1, 2, 0))
+        return tuple(found), named
+
+    lowering.add_layout_constraint(operator, constraint)
 
 
 def backward(run: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
