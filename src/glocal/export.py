@@ -163,16 +163,19 @@ def _trace(model: nn.Module, shape: Shape, free: dict[int, Any]) -> ExportedProg
                 model, (torch.randn(shape),), dynamic_shapes=(free,) if free else None, strict=False
             )
         except Exception as error:  # torch raises many kinds
-            reason = str(error).strip().split("\n")[0]
-            raise GlocalError(f"{type(model).__name__} cannot be traced at {shape}: {reason}") from error
+            raise GlocalError(f"{type(model).__name__} cannot be traced at {shape}: {_reason(error)}") from error
 
 
 def _write_onnx(program: ExportedProgram, path: Path, opset: int) -> Callable[[Tensor], Sequence[Tensor]]:
     import onnxruntime
+    from torch.onnx import OnnxExporterError
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        written = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
+        try:
+            written = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
+        except OnnxExporterError as error:
+            raise GlocalError(f"ONNX has no words for this model: {_reason(error)} Try torch-export.") from error
     assert written is not None
     written.save(path, external_data=False)
     options = onnxruntime.SessionOptions()
@@ -182,7 +185,15 @@ def _write_onnx(program: ExportedProgram, path: Path, opset: int) -> Callable[[T
     return lambda images: [torch.as_tensor(each) for each in session.run(None, {name: images.numpy()})]
 
 
+def _reason(error: BaseException) -> str:
+    """Give the first line of the error that began it; those around it tell where in torch it was met."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().split("\n")[0]
+
+
 def _write_program(program: ExportedProgram, path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
+    program.example_inputs = None  # else the images it was traced with go into the file
     torch.export.save(program, path)
     again = torch.export.load(path).module()
     return lambda images: _listed(again(images))
