@@ -23,7 +23,7 @@ from glocal.export import export
 from glocal.measure.listing import own_models
 from glocal.named_models import NAMED
 
-COLUMNS = ("model", "to", "open", "opset", "tried", "MB", "difference", "seconds")
+COLUMNS: tuple[str, ...] = ("model", "to", "open", "opset", "tried", "MB", "difference", "seconds")
 OPSET = 20
 
 
