@@ -1,6 +1,8 @@
 """Check and time the kernels by themselves on a GPU, beside what they replace.
 
 python benchmarks/probe.py check time sweep
+
+Times are those of CUDA graphs of twenty calls: what the GPU needs, not what it takes to launch from Python.
 """
 
 # ruff: noqa: B023, D103  the closures run at once
@@ -10,12 +12,19 @@ import sys
 from collections.abc import Callable
 
 import torch
-import triton
 from torch import Tensor
 from torch.nn import functional as F
 from triton.testing import do_bench
 
-from glocal.kernels import depthwise_triton, dispatch, multi_scale_triton
+from glocal.kernels import (
+    convolve_triton,
+    depthwise_triton,
+    dispatch,
+    hidden_triton,
+    mean_triton,
+    multi_scale_triton,
+    project_triton,
+)
 from glocal.kernels.deform import deform_conv2d, deform_conv2d_reference
 from glocal.kernels.depthwise import depthwise_reference
 from glocal.lattice import Lattice
@@ -139,25 +148,29 @@ def times(images: int, sweep: bool) -> None:
     report("linear 192->192", lambda: F.linear(x, mixes[0]), [x, mixes[0]])
     leaves = [x, bias, *(t for t in taps if t is not None), *mixes]
     report("LIFE kernels", lambda: multi_scale(x, taps, mixes, bias, lattice), leaves)
-    for tile, warps, stages in ((64, 8, 1), (128, 8, 1), (32, 4, 1)) if sweep else ():
-        multi_scale_triton.TILE, multi_scale_triton.WARPS, multi_scale_triton.STAGES = tile, warps, stages
-        try:
-            report(f"LIFE tile {tile} warps {warps}", lambda: multi_scale(x, taps, mixes, bias, lattice), [])
-        except triton.runtime.errors.OutOfResources as problem:
-            print(tile, warps, stages, str(problem)[:90])
-    multi_scale_triton.TILE, multi_scale_triton.WARPS, multi_scale_triton.STAGES = 64, 4, 1
     report("LIFE plain", lambda: plain_life(x, taps, mixes, bias, lattice), leaves)
-    h, w3, w5 = make(images, 196, 768), make(768, 1, 3, 3), make(192, 1, 5, 5)
-    flat = Lattice(14, 14)
-    report("dw3 768 kernel", lambda: depthwise_groups(h, (w3,), (768,), 1, flat), [h, w3])
-    for rows, warps in ((32, 4), (16, 2), (8, 1)) if sweep else ():
-        depthwise_triton.ROWS, depthwise_triton.WARPS = rows, warps
-        report(f"dw3 768 rows {rows} warps {warps}", lambda: depthwise_groups(h, (w3,), (768,), 1, flat), [])
-        report(f"dw5 192 rows {rows} warps {warps}", lambda: depthwise_groups(x, (w5,), (192,), 1, lattice), [])
-    depthwise_triton.ROWS, depthwise_triton.WARPS = 16, 4
-    report("dw3 768 plain", lambda: depthwise_reference(h, (w3,), (768,), 1, flat), [h, w3])
-    report("dw5 192 kernel", lambda: depthwise_groups(x, (w5,), (192,), 1, lattice), [x, w5])
+    out = torch.empty(images * 197, 576, device="cuda", dtype=kind)
+    rows = x.detach().flatten(0, 1)
+    for tile, warps, stages in ((128, 8, 3), (128, 4, 3), (64, 4, 3), (128, 8, 2)) if sweep else ():
+        project_triton.TILE, project_triton.WARPS, project_triton.STAGES = tile, warps, stages
+        report(
+            f"project {tile} {warps} {stages}", lambda: project_triton.project(rows, mixes[1], None, out, 192, 64), []
+        )
+    project_triton.TILE, project_triton.WARPS, project_triton.STAGES = 128, 8, 3
+    h, w3, w5 = make(images, 197, 768), make(768, 1, 3, 3), make(192, 1, 5, 5)
+    shift = make(768)
+    report("dw3 768 kernel", lambda: depthwise_groups(h, (w3,), (768,), 1, lattice), [h, w3])
+    report("dw3 768 plain", lambda: depthwise_reference(h, (w3,), (768,), 1, lattice), [h, w3])
+    report("dw3 768 gelu", lambda: F.gelu(h), [h])
+    report("hidden", lambda: hidden_triton.hidden_tokens(h, w3, shift, 14, 14, 1, 1, 1, True)[0], [])
+    for strip in (7, 14) if sweep else ():
+        convolve_triton.STRIP = strip
+        report(f"dw5 192 strip {strip}", lambda: depthwise_groups(x, (w5,), (192,), 1, lattice), [x, w5])
+    convolve_triton.STRIP = 16
+    report("dw5 192 plain", lambda: depthwise_reference(x, (w5,), (192,), 1, lattice), [x, w5])
     report("dw3 192 kernel", lambda: depthwise_groups(x, (taps[1],), (192,), 1, lattice), [x, taps[1]])
+    report("mean kernel", lambda: mean_triton.mean_tokens(x), [])
+    report("mean plain", lambda: x.mean(1), [])
     for dim, side in ((96, 56), (192, 28), (384, 14)):
         m = torch.randn(images // 2, side, side, dim, device="cuda", dtype=kind).permute(0, 3, 1, 2).requires_grad_()
         o = (torch.randn(images // 2, 8, side // 2, side // 2, device="cuda", dtype=kind) * 0.3).requires_grad_()
@@ -170,16 +183,33 @@ def times(images: int, sweep: bool) -> None:
             report(f"DTM {dim} kernels {name}", lambda: deform_conv2d(*args, 2, 0), args)
 
 
-def report(name: str, f: Callable[[], Tensor], leaves: Leaves) -> None:
+def report(name: str, f: Callable[[], Tensor | None], leaves: Leaves) -> None:
     with torch.no_grad():
-        forward = median(f)
-    line = f"{name:28} forward {forward * 1e3:8.1f} us"
+        line = f"{name:28} forward {graphed(f):8.1f} us"
     if leaves:
         out = f()
+        assert out is not None
         grad = torch.randn_like(out)
-        back = median(lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True))
-        line += f"  backward {back * 1e3:8.1f} us"
+        line += f"  backward {graphed(lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)):8.1f} us"
     print(line, flush=True)
+
+
+def graphed(f: Callable[[], object], calls: int = 20) -> float:
+    """Give the microseconds of one call, replayed in a graph of many; 0 where it cannot be captured."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                f()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=side):
+                for _ in range(calls):
+                    f()
+        return median(graph.replay) / calls * 1e3
+    except RuntimeError as problem:
+        print(str(problem).splitlines()[0][:100])
+        return 0.0
 
 
 if __name__ == "__main__":

@@ -6,16 +6,18 @@ Kernels run on a GPU, or on the CPU under Triton's interpreter; `tests/unit/kern
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from glocal.kernels.deform import sample_taps_reference
 from glocal.kernels.depthwise import depthwise_reference
+from glocal.kernels.hidden import hidden_reference
 from glocal.kernels.multi_scale import multi_scale_reference
 from glocal.lattice import Lattice
 
@@ -27,7 +29,23 @@ pytestmark = pytest.mark.skipif(
 few = settings(
     max_examples=5 if INTERPRETED else 40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-sides, prefixes, kernels = st.integers(1, 4), st.integers(0, 5), st.sampled_from((0, 3, 5))
+sides, prefixes, kernels = st.integers(1, 6), st.integers(0, 5), st.sampled_from((0, 1, 3, 5))
+# Few tokens or many, and strips of a whole line or of a part: the kernels lay their work out in other ways.
+layouts = st.sampled_from(((10**9, 16), (0, 16), (0, 3)))
+
+
+@contextmanager
+def laid_out(layout: tuple[int, int]) -> Iterator[None]:
+    """Let the kernels take small inputs for large ones."""
+    from glocal.kernels import convolve_triton, project_triton
+
+    before = convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY
+    convolve_triton.BUSY, convolve_triton.STRIP = layout
+    project_triton.MANY = layout[0]
+    try:
+        yield
+    finally:
+        convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY = before
 
 
 def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: Sequence[Tensor]) -> None:
@@ -45,9 +63,16 @@ def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: Seq
 
 
 @few
-@given(height=sides, width=sides, prefix=prefixes, sizes=st.lists(kernels, min_size=1, max_size=3), gap=st.booleans())
+@given(
+    height=sides,
+    width=sides,
+    prefix=prefixes,
+    sizes=st.lists(kernels, min_size=1, max_size=3),
+    gap=st.booleans(),
+    layout=layouts,
+)
 def test_depthwise_groups_equal_convolutions_of_the_patch_map(
-    height: int, width: int, prefix: int, sizes: list[int], gap: bool
+    height: int, width: int, prefix: int, sizes: list[int], gap: bool, layout: tuple[int, int]
 ) -> None:
     from glocal.kernels.depthwise_triton import depthwise_tokens
 
@@ -61,19 +86,25 @@ def test_depthwise_groups_equal_convolutions_of_the_patch_map(
         rest = iter(given)
         return [next(rest) if k else nothing for k in sizes]
 
-    agree(
-        lambda x, *w: depthwise_tokens(x, spread(w, x.new_empty(0)), list(widths), parts, height, width, prefix),
-        lambda x, *w: depthwise_reference(x, spread(w, None), widths, parts, lattice),
-        [tokens, *weights],
-    )
+    with laid_out(layout):
+        agree(
+            lambda x, *w: depthwise_tokens(x, spread(w, x.new_empty(0)), list(widths), parts, height, width, prefix),
+            lambda x, *w: depthwise_reference(x, spread(w, None), widths, parts, lattice),
+            [tokens, *weights],
+        )
 
 
 @few
 @given(
-    height=sides, width=sides, prefix=prefixes, sizes=st.lists(kernels, min_size=1, max_size=3), biased=st.booleans()
+    height=sides,
+    width=sides,
+    prefix=prefixes,
+    sizes=st.lists(kernels, min_size=1, max_size=3),
+    biased=st.booleans(),
+    layout=layouts,
 )
 def test_the_chain_of_scales_equals_its_plain_form(
-    height: int, width: int, prefix: int, sizes: list[int], biased: bool
+    height: int, width: int, prefix: int, sizes: list[int], biased: bool, layout: tuple[int, int]
 ) -> None:
     from glocal.kernels.multi_scale_triton import multi_scale_tokens
 
@@ -96,7 +127,8 @@ def test_the_chain_of_scales_equals_its_plain_form(
     def plain(x: Tensor, *rest: Tensor) -> Tensor:
         return torch.cat(multi_scale_reference(x, *sorted_out(rest, None), lattice), dim=-1).flatten(2)
 
-    agree(fast, plain, [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias])
+    with laid_out(layout):
+        agree(fast, plain, [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias])
 
 
 @few
@@ -119,3 +151,38 @@ def test_gathered_taps_equal_their_plain_form(height: int, width: int, shape: tu
         ).permute(0, 3, 4, 2, 1),
         [torch.randn(2, height, width, 70), offset],
     )
+
+
+@few
+@given(
+    height=sides,
+    width=sides,
+    prefix=prefixes,
+    kernel=st.sampled_from((3, 5)),
+    acts=st.sampled_from(((1, 1), (3, 2), (0, 3))),
+    layout=layouts,
+)
+def test_hidden_tokens_and_their_mean_equal_the_plain_form(
+    height: int, width: int, prefix: int, kernel: int, acts: tuple[int, int], layout: tuple[int, int]
+) -> None:
+    from glocal.kernels.hidden_triton import hidden_tokens
+
+    lattice, kinds = Lattice(height, width, prefix), (nn.Identity(), nn.Hardswish(), nn.ReLU6(), nn.GELU())
+    tokens, weight, bias = torch.randn(2, len(lattice), 9), torch.randn(9, 1, kernel, kernel), torch.randn(9)
+    here = [each.to(DEVICE) for each in (tokens, weight, bias)]
+    with laid_out(layout):
+        found = hidden_tokens(*here, height, width, prefix, *acts, True)
+    doubles = [each.double() for each in (tokens, weight, bias)]
+    wanted = hidden_reference(*doubles, kinds[acts[0]], kinds[acts[1]], lattice)
+    for mine, true in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.double().cpu(), true, rtol=2e-5, atol=2e-5 * float(true.abs().max() + 1))
+
+
+@few
+@given(tokens=st.integers(1, 150), dim=st.integers(1, 70), gap=st.booleans())
+def test_the_mean_token_equals_the_mean(tokens: int, dim: int, gap: bool) -> None:
+    from glocal.kernels.mean_triton import mean_tokens
+
+    given = torch.randn(2, tokens + 1, dim)
+    given = given[:, 1:] if gap else given
+    agree(mean_tokens, lambda x: x.mean(1), [given])

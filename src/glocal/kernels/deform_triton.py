@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
-from glocal.kernels.depthwise_triton import LANES
+LANES = 64
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Depth-wise convolution in token layout: a kernel where training is compiled, else plain PyTorch."""
+"""Depth-wise convolution in token layout: a kernel where it pays, else plain PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import compiled_training, working_type
+from glocal.kernels.dispatch import pays, working_type
 from glocal.lattice import Lattice
 
 WIDEST = 7  # the kernel sums at most seven taps side by side
@@ -28,7 +28,7 @@ def depthwise_groups(
     after the other.
     """
     small = all(weight is None or weight.shape[-1] <= WIDEST for weight in weights)
-    if not (compiled_training(tokens) and small):
+    if not (pays(tokens) and small):
         return depthwise_reference(tokens, weights, widths, parts, lattice)
     from glocal.kernels.depthwise_triton import depthwise_tokens
 
@@ -50,6 +50,13 @@ def depthwise_reference(
         for share, weight in zip(shares, weights, strict=True)
     ]
     return lattice.join(aux, torch.cat(groups, dim=2).flatten(1, 2))
+
+
+@torch.no_grad()
+def lay_taps(weight: Tensor) -> None:
+    """Put the channels of a (C, 1, k, k) weight side by side in memory, as the kernel reads them; its values stay."""
+    if weight.is_cuda:
+        weight.data = weight.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
 
 
 def _convolve(patch_map: Tensor, weight: Tensor | None) -> Tensor:

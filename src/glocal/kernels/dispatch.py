@@ -14,6 +14,7 @@ _switch = {"on": os.environ.get("GLOCAL_KERNELS", "1") != "0"}
 
 _HAS_TRITON = find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
+MUCH = 2**22  # elements that keep a large GPU busy for longer than a launch takes
 
 
 def fused(tokens: Tensor) -> bool:
@@ -23,14 +24,14 @@ def fused(tokens: Tensor) -> bool:
     )
 
 
-def compiled_training(tokens: Tensor) -> bool:
-    """Tell whether a training step is being compiled, where a plain convolution on tokens cannot be trusted.
+def pays(tokens: Tensor) -> bool:
+    """Tell whether kernels that save memory traffic pay: half precision, and compiled or with many tokens.
 
-    Compiled by torch 2.11 with bf16, the gradients of a depth-wise convolution on a view of the tokens drift from
-    the eager ones within tens of steps (benchmarks/NOTES.md); the kernel does not take that way.
+    Launched one by one from Python, a kernel costs more than the few operations it replaces, unless there is work.
     """
-    traced = torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled()
-    return traced and fused(tokens) and working_type(tokens) in HALF
+    if not fused(tokens) or working_type(tokens) not in HALF:
+        return False
+    return torch.compiler.is_dynamo_compiling() or tokens.numel() >= MUCH
 
 
 def recorded(*tensors: Tensor) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glocal.kernels.depthwise import WIDEST, depthwise
-from glocal.kernels.dispatch import compiled_training, working_type
+from glocal.kernels.dispatch import pays, working_type
 from glocal.lattice import Lattice
 
 
@@ -23,7 +23,7 @@ def multi_scale(
     """
     kind = working_type(tokens)
     small = all(each is None or each.shape[-1] <= WIDEST for each in taps)
-    if not (compiled_training(tokens) and small):
+    if not (pays(tokens) and small):
         return torch.cat(multi_scale_reference(tokens, taps, mixes, bias, lattice), dim=-1).flatten(2)
     from glocal.kernels.multi_scale_triton import multi_scale_tokens
 
@@ -32,7 +32,9 @@ def multi_scale(
     given = [tokens.new_empty(0) if each is None else each for each in taps]
     weights = [each.to(kind) for each in mixes]
     sizes = (lattice.height, lattice.width, lattice.prefix)
-    return multi_scale_tokens(tokens, given, weights, None if bias is None else bias.to(kind), *sizes, True)[0]
+    return multi_scale_tokens(
+        tokens, given, weights, None if bias is None else bias.to(kind), *sizes, torch.is_grad_enabled()
+    )[0]
 
 
 def multi_scale_reference(

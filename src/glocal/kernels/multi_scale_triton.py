@@ -1,113 +1,14 @@
-"""LIFE's chain of scales in Triton: convolve, project and scatter into q, k and v in one launch per scale."""
+"""LIFE's chain of scales as an operator: tokens convolved, projected and scattered into q, k and v, never joined."""
 
-# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
-from torch.library import register_autograd, triton_op, wrap_triton
+from torch.library import register_autograd, triton_op
 
-from glocal.kernels.depthwise_triton import _taps, convolve, tap_gradient
-
-TILE, WARPS, STAGES = 64, 4, 1  # rows and warps of a program at large batches; more stages overflow shared memory
-
-
-@triton.jit
-def _scale(
-    x,
-    taps,
-    mix,
-    bias,
-    out,
-    kept,
-    rows,
-    tokens,
-    height,
-    width,
-    prefix,
-    x_batch,
-    x_token,
-    x_part,
-    x_start,
-    tap_step,
-    tap_channel,
-    out_token,
-    out_part,
-    out_start,
-    SHARES: tl.constexpr,
-    SHARE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SIDE: tl.constexpr,
-    CHAIN: tl.constexpr,
-    BIAS: tl.constexpr,
-    KEEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """CHAIN: the input is the scale before, read from `out` itself. KEEP: store what enters the projection."""
-    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    real = m < rows
-    image, n = (m // tokens).to(tl.int64), m % tokens
-    y, z = (n - prefix) // width, (n - prefix) % width
-    patch = real & (n >= prefix)
-    if CHAIN:
-        base = out + image * tokens * out_token
-        token, part, start = out_token, out_part, x_start
-    else:
-        base = x + image * x_batch
-        token, part, start = x_token, x_part, x_start
-    q = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    k, v = q, q
-    dim: tl.constexpr = SHARES * SHARE
-    for share in range(SHARES):
-        for first in range(0, SHARE, LANES):
-            inner = first + tl.arange(0, LANES)
-            c = share * SHARE + inner
-            at = share * part + start + inner
-            fits = inner < SHARE
-            if SIDE > 0:
-                total = tl.zeros((ROWS, LANES), dtype=tl.float32)
-                for tap in tl.static_range(SIDE * SIDE):
-                    dy = tap // SIDE - SIDE // 2
-                    dx = tap % SIDE - SIDE // 2
-                    seen = patch & (y + dy >= 0) & (y + dy < height) & (z + dx >= 0) & (z + dx < width)
-                    if tap == SIDE * SIDE // 2:
-                        seen = real
-                    where = base + (n + dy * width + dx) * token
-                    value = tl.load(where[:, None] + at[None, :], mask=seen[:, None] & fits[None, :], other=0.0)
-                    weight = tl.load(taps + tap * tap_step + c * tap_channel, mask=fits, other=0.0).to(tl.float32)
-                    if tap == SIDE * SIDE // 2:  # a prefix token has no neighbours and passes as it is
-                        total += value.to(tl.float32) * tl.where(patch[:, None], weight[None, :], 1.0)
-                    else:
-                        total += value.to(tl.float32) * weight[None, :]
-                entered = total.to(out.dtype.element_ty)
-            else:
-                here = base + n * token
-                entered = tl.load(here[:, None] + at[None, :], mask=real[:, None] & fits[None, :], other=0.0)
-            if KEEP:  # noqa: SIM102  one is known when compiling, the other when running
-                if tl.program_id(1) == 0:
-                    goal = kept + m.to(tl.int64)[:, None] * dim + c[None, :]
-                    tl.store(goal, entered, mask=real[:, None] & fits[None, :])
-            block = mix + c[:, None] + column[None, :] * dim
-            full = fits[:, None] & (column < WIDTH)[None, :]
-            q = tl.dot(entered, tl.load(block, mask=full, other=0.0), q, input_precision=PRECISION)
-            k = tl.dot(entered, tl.load(block + WIDTH * dim, mask=full, other=0.0), k, input_precision=PRECISION)
-            v = tl.dot(entered, tl.load(block + 2 * WIDTH * dim, mask=full, other=0.0), v, input_precision=PRECISION)
-    whole = column < WIDTH
-    if BIAS:
-        q += tl.load(bias + column, mask=whole, other=0.0).to(tl.float32)[None, :]
-        k += tl.load(bias + WIDTH + column, mask=whole, other=0.0).to(tl.float32)[None, :]
-        v += tl.load(bias + 2 * WIDTH + column, mask=whole, other=0.0).to(tl.float32)[None, :]
-    goal = out + m.to(tl.int64)[:, None] * out_token + (out_start + column)[None, :]
-    inside = real[:, None] & whole[None, :]
-    tl.store(goal, q.to(out.dtype.element_ty), mask=inside)
-    tl.store(goal + out_part, k.to(out.dtype.element_ty), mask=inside)
-    tl.store(goal + 2 * out_part, v.to(out.dtype.element_ty), mask=inside)
+from glocal.kernels.convolve_triton import Place, convolve
+from glocal.kernels.project_triton import project
+from glocal.kernels.taps_triton import tap_gradient
 
 
 def run_multi_scale(
@@ -123,12 +24,13 @@ def run_multi_scale(
     """Give (B, N, 3 * sum of widths), then what entered each scale's projection when `keep`."""
     images, count, _ = tokens.shape
     widths = [mix.shape[0] // 3 for mix in mixes]
-    out = tokens.new_empty(images, count, 3 * sum(widths))
+    full = sum(widths)
+    out = tokens.new_empty(images, count, 3 * full)
     kept: list[Tensor] = []
-    for i in range(len(mixes)):
-        entered = tokens.new_empty(images, count, mixes[i].shape[1] if keep and taps[i].numel() else 0)
-        _launch(tokens, taps[i], mixes[i], bias if i == 0 else None, out, entered, i, widths, (height, width, prefix))
-        kept.append(entered)
+    for i, (weight, mix) in enumerate(zip(taps, mixes, strict=True)):
+        entered = _entering(tokens, weight, out, i, widths, (height, width, prefix))
+        project(entered.flatten(0, 1), mix, bias if i == 0 else None, out.flatten(0, 1), full, sum(widths[:i]))
+        kept.append(entered if keep and weight.numel() else tokens.new_empty(0))
     return [out, *kept]
 
 
@@ -164,13 +66,14 @@ def multi_scale_backward(
         if i == 0:
             bias_gradient = arriving.sum(0, dtype=torch.float32).to(grad.dtype)
         inward = (arriving @ mixes[i]).view(images, count, dim)
-        source, group, at = (out, (widths[i - 1], 3), (full, before)) if i else (tokens, (dim, 1), (0, 0))
+        group = (widths[i - 1], 3) if i else (dim, 1)
+        at = (full, before) if i else (0, 0)
         if taps[i].numel():
-            flat = (group[0], 0)
-            tap_gradients[i] = tap_gradient(source, inward, taps[i], lattice, group, at, flat)
+            dense = Place(inward, group[0])
+            tap_gradients[i] = tap_gradient(Place(out if i else tokens, *at), dense, taps[i], lattice, group)
             outward = torch.empty_like(inward)
-            add = grad if i else None
-            convolve(inward, taps[i], outward, lattice, group, flat, flat, flip=True, add=add, add_at=at)
+            add = Place(grad, *at) if i else None
+            convolve(dense, taps[i], Place(outward, group[0]), lattice, group, flip=True, add=add)
             arriving = outward
         elif i:
             arriving = inward + parts[..., before : before + widths[i - 1]].reshape(inward.shape)
@@ -188,32 +91,17 @@ def _source(tokens: Tensor, out: Tensor, i: int, widths: list[int]) -> Tensor:
     return out.unflatten(-1, (3, -1))[..., start : start + widths[i - 1]].flatten(2)
 
 
-def _launch(
-    tokens: Tensor,
-    weight: Tensor,
-    mix: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    kept: Tensor,
-    i: int,
-    widths: list[int],
-    lattice: tuple[int, int, int],
-) -> None:
-    images, count, dim = tokens.shape
-    rows, full, share = images * count, sum(widths), widths[i - 1] if i else dim
-    taps = _taps(weight, rows)
-    tile = TILE if rows > 8192 else 16
-    lanes = min(64, max(16, triton.next_power_of_2(share)))
-    columns = min(128, max(16, triton.next_power_of_2(widths[i])))
-    precision = "ieee" if tokens.dtype == torch.float32 else "tf32"
-    wrap_triton(_scale)[(triton.cdiv(rows, tile), triton.cdiv(widths[i], columns))](
-        tokens, taps, mix, mix if bias is None else bias, out, kept, rows, count, *lattice,
-        tokens.stride(0), tokens.stride(1), 0, sum(widths[: i - 1]) if i else 0, taps.stride(0), taps.stride(1),
-        3 * full, full, sum(widths[:i]),
-        SHARES=3 if i else 1, SHARE=share, WIDTH=widths[i], SIDE=weight.shape[-1] if weight.numel() else 0, CHAIN=i > 0,
-        BIAS=bias is not None, KEEP=kept.numel() > 0, ROWS=tile, LANES=lanes, COLUMNS=columns, PRECISION=precision,
-        num_warps=WARPS if columns <= 64 else 2 * WARPS, num_stages=STAGES,
-    )  # fmt: skip
+def _entering(
+    tokens: Tensor, weight: Tensor, out: Tensor, i: int, widths: list[int], lattice: tuple[int, int, int]
+) -> Tensor:
+    """Give what scale i projects: what it starts from, convolved."""
+    if not weight.numel():
+        return _source(tokens, out, i, widths)
+    share, parts = (widths[i - 1], 3) if i else (tokens.shape[-1], 1)
+    entered = tokens.new_empty(*tokens.shape[:2], share * parts)
+    place = Place(out, sum(widths), sum(widths[: i - 1])) if i else Place(tokens)
+    convolve(place, weight, Place(entered, share), lattice, (share, parts))
+    return entered
 
 
 def _keep(ctx, inputs, output) -> None:

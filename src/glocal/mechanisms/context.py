@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
+from glocal.kernels.mean import mean_token
 from glocal.site import Layers, Seam, Site, chosen
 from glocal.wrappers import After, Before
 
@@ -24,7 +25,7 @@ class Broadcast(nn.Module):
         self.scale = None if dim is None else nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        mean = x.mean(dim=1, keepdim=True)  # over all tokens, the class token too, as in the paper
+        mean = mean_token(x)  # over all tokens, the class token too, as in the paper
         return (x + mean) / 2 if self.scale is None else x + self.scale * mean
 
 

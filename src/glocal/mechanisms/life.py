@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.init import trunc_normal_
 
 from glocal.errors import GlocalError
-from glocal.kernels.depthwise import depthwise, depthwise_groups
-from glocal.kernels.dispatch import compiled_training
+from glocal.kernels.depthwise import depthwise, depthwise_groups, lay_taps
+from glocal.kernels.dispatch import pays
 from glocal.kernels.multi_scale import multi_scale
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
@@ -64,7 +64,7 @@ class MultiScaleQKV(nn.Module):
     def _fusable(self, tokens: Tensor, lattice: Lattice) -> bool:
         """Tell whether one kernel per scale can do it: layers as built here, and keys as in the paper."""
         released = self.aux_key_first and lattice.prefix > 0
-        return compiled_training(tokens) and not released and all(type(each) is nn.Linear for each in self.pointwise)
+        return pays(tokens) and not released and all(type(each) is nn.Linear for each in self.pointwise)
 
     def _mixed(self, scales: list[Tensor], prefix: int) -> Tensor:
         """Lay (B, N, 3, width) of each scale side by side within q, k and v."""
@@ -74,6 +74,12 @@ class MultiScaleQKV(nn.Module):
             aux = torch.stack((qkv[:, :prefix, 0], key, qkv[:, :prefix, 2]), dim=2)
             qkv = torch.cat((aux, qkv[:, prefix:]), dim=1)
         return qkv.flatten(2)
+
+    def fold(self) -> None:
+        """Lay the taps as the kernel reads them."""
+        for conv in self.depthwise:
+            if isinstance(conv, nn.Conv2d):
+                lay_taps(conv.weight)
 
     @torch.no_grad()
     def start_from(self, qkv: nn.Linear) -> None:
@@ -100,6 +106,10 @@ class DeltaConv(nn.Module):
         nn.init.dirac_(self.weight, groups=self.weight.shape[0])
 
     init_weights = reset_parameters  # timm's hook; a plain Conv2d would be drawn at random
+
+    def fold(self) -> None:
+        """Lay the taps as the kernel reads them."""
+        lay_taps(self.weight)
 
 
 class LocalQKV(Wrapper):

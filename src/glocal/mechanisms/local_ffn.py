@@ -6,7 +6,7 @@ Li et al., "LocalViT: Bringing Locality to Vision Transformers".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from timm.layers import EcaModule, SqueezeExcite
@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glocal.errors import GlocalError
-from glocal.kernels.depthwise import depthwise
+from glocal.kernels.depthwise import depthwise, lay_taps
+from glocal.kernels.dispatch import pays
+from glocal.kernels.hidden import hidden, hidden_takes
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
 from glocal.wrappers import After, OnLattice
@@ -50,16 +52,36 @@ class LocalFeedForward(nn.Module):
         self.norm3 = nn.BatchNorm2d(dim)
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        if self._fusable(tokens):
+            return self._fused(tokens, lattice)
         aux, x = lattice.split(tokens)
         x = self.act1(self.norm1(_pointwise(self.fc1, x)))
         if self.dw is not None and self.norm2 is not None and self.act2 is not None:
-            x = self.act2(self.norm2(self.dw(x)))
+            x = self.act2(self.norm2(_depthwise(self.dw, x)))
         if self.gate is not None:
             x = self.gate(x)
         return lattice.join(torch.zeros_like(aux), self.norm3(_pointwise(self.fc2, x)))
 
+    def _fusable(self, tokens: Tensor) -> bool:
+        """Tell whether one kernel can do the middle: folded, at inference, with a gate that needs a mean at most."""
+        if self.dw is None or self.act2 is None or (torch.is_grad_enabled() and tokens.requires_grad):
+            return False
+        folded = all(isinstance(norm, nn.Identity) for norm in (self.norm1, self.norm2, self.norm3))
+        known = self.gate is None or (type(self.gate) is SqueezeExcite and isinstance(self.gate.bn, nn.Identity))
+        return folded and known and hidden_takes(tokens, self.dw, self.act1, self.act2)
+
+    def _fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        assert self.dw is not None and self.act2 is not None
+        x = _rows(self.fc1, tokens)  # prefix tokens too: it spares a copy
+        x, mean = hidden(x, self.dw, self.act1, self.act2, lattice, pool=self.gate is not None)
+        if isinstance(self.gate, SqueezeExcite):
+            inner = cast("nn.Module", self.gate.act)(_rows(self.gate.fc1, mean))
+            x = x * cast("nn.Module", self.gate.gate)(_rows(self.gate.fc2, inner))[:, None]
+        x = _rows(self.fc2, x)
+        return torch.cat((torch.zeros_like(x[:, : lattice.prefix]), x[:, lattice.prefix :]), dim=1)
+
     def fold(self) -> None:
-        """Merge each BatchNorm into the convolution before it."""
+        """Merge each BatchNorm into the convolution before it, and lay its taps as the kernel reads them."""
         for conv, norm in (("fc1", "norm1"), ("dw", "norm2"), ("fc2", "norm3")):
             if isinstance(getattr(self, norm), nn.BatchNorm2d):
                 setattr(self, conv, fuse_conv_bn_eval(getattr(self, conv), getattr(self, norm)))
@@ -67,6 +89,8 @@ class LocalFeedForward(nn.Module):
         for act in (self.act1, self.act2):  # at inference nobody needs what enters it, and memory is half of its time
             if isinstance(act, (nn.Hardswish, nn.ReLU6)):
                 act.inplace = True
+        if self.dw is not None:
+            lay_taps(self.dw.weight)
 
 
 class ResidualConv(nn.Module):
@@ -83,18 +107,34 @@ class ResidualConv(nn.Module):
 
     init_weights = reset_parameters  # timm's hook: a host's own initialisation keeps the zero start
 
+    def fold(self) -> None:
+        """Lay the taps as the kernel reads them."""
+        lay_taps(self.weight)
+
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         aux, x = lattice.split(tokens)
         local = lattice.split(depthwise(tokens, self.weight, lattice))[1]
         return lattice.join(aux, x + (local if self.gate is None else self.gate(local)))
 
 
+def _depthwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
+    """Convolve a channels-last map, by the kernel where that pays."""
+    if not pays(patch_map) or conv.bias is not None:
+        return conv(patch_map)
+    height, width = patch_map.shape[2:]
+    rows = depthwise(patch_map.permute(0, 2, 3, 1).flatten(1, 2), conv.weight, Lattice(height, width))
+    return rows.unflatten(1, (height, width)).permute(0, 3, 1, 2)
+
+
 def _pointwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
     """Do a 1x1 convolution as the matrix product it is, on channels-last maps without a copy."""
     x = patch_map.permute(0, 2, 3, 1)  # (B, H, W, C)
     # One matrix of all tokens: given four dimensions with a gap for prefix tokens, linear() multiplies row by row.
-    rows = F.linear(x.reshape(-1, x.shape[-1]), conv.weight.flatten(1), conv.bias)
-    return rows.view(*x.shape[:3], -1).permute(0, 3, 1, 2)
+    return _rows(conv, x.reshape(-1, x.shape[-1])).view(*x.shape[:3], -1).permute(0, 3, 1, 2)
+
+
+def _rows(conv: nn.Conv2d, rows: Tensor) -> Tensor:
+    return F.linear(rows, conv.weight.flatten(1), conv.bias)
 
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"hswish": nn.Hardswish, "relu6": nn.ReLU6, "gelu": nn.GELU}

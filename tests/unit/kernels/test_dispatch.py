@@ -13,7 +13,7 @@ from glocal.lattice import Lattice
 def test_the_cpu_keeps_to_plain_pytorch() -> None:
     tokens = torch.randn(1, 5, 4, requires_grad=True)
     assert not dispatch.fused(tokens)
-    assert not dispatch.compiled_training(tokens)
+    assert not dispatch.pays(tokens)
 
 
 def test_kernels_can_be_switched_off_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

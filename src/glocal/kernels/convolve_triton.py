@@ -1,0 +1,195 @@
+"""One launch that convolves tokens where they lie: depth-wise, with activations, bias, sum and pooling on request."""
+
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false, reportIndexIssue=false
+# ruff: noqa: RUF005  a Triton tuple grows by addition alone
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+BUSY = 1024  # programs of four warps that fill a large GPU; with fewer, shorter strips spread the work
+STRIP = 16  # columns a program walks at most; its code is unrolled
+
+
+class Place(NamedTuple):
+    """Where a group of channels lies in the rows of (B, N, row) tokens: shares lie `part` apart from `start` on."""
+
+    rows: Tensor
+    part: int = 0
+    start: int = 0
+
+    def strides(self) -> tuple[int, int, int]:
+        """Give the distances of tokens and shares, and the start, as constants for a kernel."""
+        return int(self.rows.stride(1)), int(self.part), int(self.start)
+
+
+@triton.jit
+def activate(x, KIND: tl.constexpr):
+    """Apply hard-swish (1), ReLU6 (2) or GELU (3); each leaves zero as it is."""
+    if KIND == 1:
+        x = x * tl.minimum(tl.maximum(x * (1.0 / 6.0) + 0.5, 0.0), 1.0)
+    elif KIND == 2:
+        x = tl.minimum(tl.maximum(x, 0.0), 6.0)
+    elif KIND == 3:
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    return x
+
+
+@triton.jit
+def spread(channel, SHARE: tl.constexpr, PART: tl.constexpr, START: tl.constexpr):
+    """Find a group's channel in the row."""
+    return (channel // SHARE) * PART + channel % SHARE + START
+
+
+@triton.jit
+def load_taps(taps, c, fits, STEP: tl.constexpr, CHANNEL: tl.constexpr, COUNT: tl.constexpr, FLIP: tl.constexpr):
+    """Keep every tap of these channels in registers: each is used once a column."""
+    found = ()
+    for tap in tl.static_range(COUNT):
+        at = (COUNT - 1 - tap) if FLIP else tap
+        found = found + (tl.load(taps + at * STEP + c * CHANNEL, mask=fits, other=0.0).to(tl.float32)[None, :],)
+    return found
+
+
+@triton.jit
+def _convolve(
+    x, taps, bias, add, out, sums, lines, x_batch, add_batch, out_batch,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
+    X_TOKEN: tl.constexpr, X_PART: tl.constexpr, X_START: tl.constexpr,
+    TAP_STEP: tl.constexpr, TAP_CHANNEL: tl.constexpr,
+    ADD_TOKEN: tl.constexpr, ADD_PART: tl.constexpr, ADD_START: tl.constexpr,
+    OUT_TOKEN: tl.constexpr, OUT_PART: tl.constexpr, OUT_START: tl.constexpr,
+    SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, FLIP: tl.constexpr, BEFORE: tl.constexpr,
+    AFTER: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, POOL: tl.constexpr,
+    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Walk a strip of columns: each column of input is read once and added to the SIDE outputs that it reaches.
+
+    A line is one row of patches of one image. The first total is the output that this column completes.
+    """
+    line = tl.program_id(0) * LINES + tl.arange(0, LINES)
+    c = tl.program_id(1) * LANES + tl.arange(0, LANES)
+    left = tl.program_id(2) * STRIP + line * 0  # a block, for masks
+    half: tl.constexpr = SIDE // 2
+    image, y = (line // HEIGHT).to(tl.int64), line % HEIGHT
+    real, fits = line < lines, c < DIM
+    inside = real[:, None] & fits[None, :]
+    weights = load_taps(taps, c, fits, TAP_STEP, TAP_CHANNEL, SIDE * SIDE, FLIP)
+    first = PREFIX + y * WIDTH + left
+    here = x + (image * x_batch + first * X_TOKEN)[:, None] + spread(c, SHARE, X_PART, X_START)[None, :]
+    goal = out + (image * out_batch + first * OUT_TOKEN)[:, None] + spread(c, SHARE, OUT_PART, OUT_START)[None, :]
+    more = add + (image * add_batch + first * ADD_TOKEN)[:, None] + spread(c, SHARE, ADD_PART, ADD_START)[None, :]
+    fresh = tl.zeros((LINES, LANES), dtype=tl.float32)
+    pooled = fresh
+    if BIAS:
+        fresh += tl.load(bias + c, mask=fits, other=0.0).to(tl.float32)[None, :]
+    totals = ()
+    for _ in tl.static_range(SIDE):
+        totals = totals + (fresh,)
+    for j in tl.static_range(STRIP + SIDE - 1):
+        if STRIP < WIDTH or (j >= half and j - half < WIDTH):
+            for dy in tl.static_range(SIDE):
+                seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
+                if STRIP < WIDTH:
+                    seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
+                where = here + ((dy - half) * WIDTH + (j - half)) * X_TOKEN
+                value = tl.load(where, mask=seen[:, None] & fits[None, :], other=0.0).to(tl.float32)
+                value = activate(value, BEFORE)
+                reached = ()
+                for ahead in tl.static_range(SIDE):
+                    reached = reached + (totals[ahead] + value * weights[dy * SIDE + SIDE - 1 - ahead],)
+                totals = reached
+        if j >= SIDE - 1:
+            done = activate(totals[0], AFTER)
+            mask = inside
+            if WIDTH % STRIP != 0:
+                mask = inside & (left + (j - SIDE + 1) < WIDTH)[:, None]
+            if ADD:
+                done += tl.load(more + (j - SIDE + 1) * ADD_TOKEN, mask=mask, other=0.0).to(tl.float32)
+            tl.store(goal + (j - SIDE + 1) * OUT_TOKEN, done.to(out.dtype.element_ty), mask=mask)
+            if POOL:
+                pooled += tl.where(mask, done, 0.0)
+        following = ()
+        for ahead in tl.static_range(1, SIDE):
+            following = following + (totals[ahead],)
+        totals = following + (fresh,)
+    if PREFIX > 0:  # prefix tokens have no neighbours and pass as they are, with the image's first line
+        mask = inside & (y + left == 0)[:, None]
+        for token in tl.static_range(PREFIX):
+            back = PREFIX - token
+            done = tl.load(here - back * X_TOKEN, mask=mask, other=0.0).to(tl.float32)
+            if ADD:
+                done += tl.load(more - back * ADD_TOKEN, mask=mask, other=0.0).to(tl.float32)
+            tl.store(goal - back * OUT_TOKEN, done.to(out.dtype.element_ty), mask=mask)
+    if POOL:
+        at = line.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
+        tl.store(sums + (at * DIM)[:, None] + c[None, :], pooled, mask=inside)
+
+
+def convolve(
+    x: Place,
+    weight: Tensor,
+    out: Place,
+    lattice: tuple[int, int, int],
+    group: tuple[int, int],
+    *,
+    flip: bool = False,
+    add: Place | None = None,
+    bias: Tensor | None = None,
+    around: tuple[int, int] = (0, 0),
+    pool: bool = False,
+) -> Tensor:
+    """Write one group's convolution into `out`; give the sums over each strip, (B, strips, channels), when `pool`.
+
+    `group` is (channels in a share, shares), `lattice` (height, width, prefix), `around` the activations before and
+    after. `add` is added at the end.
+    """
+    height, width, prefix = (int(each) for each in lattice)
+    share, parts = group
+    dim, images = share * parts, x.rows.shape[0]
+    taps = taps_first(weight)
+    strip, lines, lanes, warps = tiles(images * height, width, dim, weight.shape[-1])
+    strips = triton.cdiv(width, strip)
+    sums = torch.empty(images, height * strips, dim if pool else 0, dtype=torch.float32, device=x.rows.device)
+    beside = x if add is None else add  # never `out` twice: a traced graph would copy it
+    grid = (triton.cdiv(images * height, lines), triton.cdiv(dim, lanes), strips)
+    x_token, x_part, x_start = x.strides()
+    add_token, add_part, add_start = beside.strides()
+    out_token, out_part, out_start = out.strides()
+    wrap_triton(_convolve)[grid](
+        x.rows, taps, taps if bias is None else bias, beside.rows, out.rows, sums, images * height,
+        x.rows.stride(0), beside.rows.stride(0), out.rows.stride(0),
+        HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,
+        TAP_STEP=taps.stride(0), TAP_CHANNEL=taps.stride(1),
+        ADD_TOKEN=add_token, ADD_PART=add_part, ADD_START=add_start,
+        OUT_TOKEN=out_token, OUT_PART=out_part, OUT_START=out_start,
+        SHARE=share, DIM=dim, SIDE=weight.shape[-1], FLIP=flip, BEFORE=around[0], AFTER=around[1],
+        BIAS=bias is not None, ADD=add is not None, POOL=pool, STRIP=strip, LINES=lines, LANES=lanes, num_warps=warps,
+    )  # fmt: skip
+    return sums
+
+
+def tiles(lines: int, width: int, dim: int, side: int) -> tuple[int, int, int, int]:
+    """Choose columns, lines and channels of a program, and its warps.
+
+    A thread has two channels of a line (four with at most nine taps): more would not leave registers for the taps.
+    """
+    lanes = min(64, max(16, triton.next_power_of_2(dim)))
+    each = (256 if side > 3 else 512) // lanes
+    strip = triton.cdiv(width, triton.cdiv(width, STRIP))
+    programs = triton.cdiv(lines, each) * triton.cdiv(dim, lanes) * triton.cdiv(width, strip)
+    if programs >= BUSY:
+        return strip, each, lanes, 4
+    return min(width, 4), max(1, each // 4), lanes, 1
+
+
+def taps_first(weight: Tensor) -> Tensor:
+    """See a (C, 1, k, k) weight as (taps, C), channels side by side; `lay_taps` makes that free."""
+    taps = weight.flatten(1).t()
+    return taps if taps.stride(1) == 1 else taps.contiguous()

@@ -1,0 +1,43 @@
+"""The middle of a folded LocalFFN: activation, depth-wise convolution, activation and the mean for its gate."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glocal.kernels.depthwise import WIDEST
+from glocal.kernels.dispatch import pays, working_type
+from glocal.lattice import Lattice
+
+_KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.Hardswish: 1, nn.ReLU6: 2, nn.GELU: 3}
+
+
+def hidden_takes(tokens: Tensor, conv: nn.Conv2d, before: nn.Module, after: nn.Module) -> bool:
+    """Tell whether one kernel can do it: activations it knows, and exact GELU."""
+    known = all(type(act) in _KINDS and getattr(act, "approximate", "none") == "none" for act in (before, after))
+    return known and pays(tokens) and conv.kernel_size[0] <= WIDEST
+
+
+def hidden(
+    tokens: Tensor, conv: nn.Conv2d, before: nn.Module, after: nn.Module, lattice: Lattice, *, pool: bool
+) -> tuple[Tensor, Tensor]:
+    """Pass (B, N, C) tokens through the activations and the convolution between them; prefix tokens pass as they are.
+
+    The second result is the mean over patch tokens, (B, C), or empty without `pool`.
+    """
+    from glocal.kernels.hidden_triton import hidden_tokens
+
+    tokens = tokens.to(working_type(tokens))
+    kinds = (_KINDS[type(before)], _KINDS[type(after)])
+    sizes = (lattice.height, lattice.width, lattice.prefix)
+    out, mean = hidden_tokens(tokens, conv.weight, conv.bias, *sizes, *kinds, pool)
+    return out, mean
+
+
+def hidden_reference(
+    tokens: Tensor, weight: Tensor, bias: Tensor | None, before: nn.Module, after: nn.Module, lattice: Lattice
+) -> tuple[Tensor, Tensor]:
+    """Compute the same in plain PyTorch."""
+    aux, patch_map = lattice.split(tokens)
+    patch_map = after(F.conv2d(before(patch_map), weight, bias, padding=weight.shape[-1] // 2, groups=weight.shape[0]))
+    return lattice.join(aux, patch_map), patch_map.mean((2, 3))
