@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.data.chance import normal, uniform
+from glocal.data.chance import normal, uniforms
 from glocal.data.randaugment import RandAugment, adjust, to_grey
 from glocal.data.settings import Augment
 
@@ -32,19 +32,20 @@ class Augmenter:
     def __call__(self, images: Tensor, key: Tensor) -> Tensor:
         """Augment; `key` stays on the CPU, so that nothing waits for the device to decide what to do."""
         chosen = self.settings
+        box, flip, jitter, erase = uniforms(key, ((4, _BOX), (1, _FLIP), (3, _JITTER), (5, _ERASE)))
         if chosen.crop == "pad":
-            images = _shift(images, chosen, uniform(key, 2, _BOX))
+            images = _shift(images, chosen, box[:, :2])
         elif chosen.crop == "resized":
-            images = _resized(images, chosen, uniform(key, 4, _BOX))
+            images = _resized(images, chosen, box)
         if chosen.flip:
-            mirrored = (uniform(key, 1, _FLIP)[:, 0] < chosen.flip).to(images.device, non_blocking=True)
+            mirrored = (flip[:, 0] < chosen.flip).to(images.device, non_blocking=True)
             images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
         if self.rand is not None:
             images = self.rand(images, key, _RAND)
         elif chosen.jitter:
-            images = _jitter(images, chosen.jitter, uniform(key, 3, _JITTER))
+            images = _jitter(images, chosen.jitter, jitter)
         images = self.normalise(images)
-        return _erase(images, chosen.erase, key) if chosen.erase else images
+        return _erase(images, chosen.erase, erase, key) if chosen.erase else images
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bring bytes to mean 0 and deviation 1."""
@@ -89,14 +90,14 @@ def _resized(images: Tensor, chosen: Augment, draws: Tensor) -> Tensor:
 
 def _jitter(images: Tensor, strength: float, draws: Tensor) -> Tensor:
     factors = (1 + strength * (2 * draws - 1)).to(images.device, non_blocking=True)
-    images = adjust(images.float(), torch.zeros_like(images[:, :, :1, :1]).float(), factors[:, 0])
-    images = adjust(images, to_grey(images).mean((-2, -1), keepdim=True), factors[:, 1])
-    return adjust(images, to_grey(images), factors[:, 2])
+    brightness, contrast, colour = factors.T[:, :, None, None, None]
+    images = adjust(images.float(), images.new_zeros((), dtype=torch.float32), brightness)
+    images = adjust(images, to_grey(images).mean((-2, -1), keepdim=True), contrast)
+    return adjust(images, to_grey(images), colour)
 
 
-def _erase(images: Tensor, chance: float, key: Tensor) -> Tensor:
+def _erase(images: Tensor, chance: float, draws: Tensor, key: Tensor) -> Tensor:
     """Fill a box with noise in some of the images (area 2-33 %, as in timm's pixel mode)."""
-    draws = uniform(key, 5, _ERASE)
     hit = torch.nonzero(draws[:, 0] < chance).flatten()
     if not len(hit):
         return images

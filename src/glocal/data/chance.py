@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -14,15 +16,26 @@ _ALL = (1 << 64) - 1
 
 def uniform(key: Tensor, draws: int, stream: int = 0) -> Tensor:
     """Draw numbers in [0, 1) for each key; (B,) keys give (B, draws). Streams are independent of each other."""
-    counter = torch.arange(1, draws + 1, device=key.device) + (stream << 32)
-    bits = _mix(key[:, None] + counter * _STEP)
-    return (_right(bits, 40)).float() / (1 << 24)  # 24 bits: every value is exact in float32
+    return uniforms(key, ((draws, stream),))[0]
+
+
+def uniforms(key: Tensor, streams: tuple[tuple[int, int], ...]) -> tuple[Tensor, ...]:
+    """Draw from several (draws, stream) at once: the numbers of one by one in a fraction of the calls."""
+    bits = _mix(key[:, None] + _counters(streams, key.device))
+    drawn = _right(bits, 40).float().div_(1 << 24)  # 24 bits: every value is exact in float32
+    return drawn.split([draws for draws, _ in streams], dim=1)
 
 
 def normal(key: Tensor, draws: int, stream: int = 0) -> Tensor:
     """Draw standard normal numbers for each key."""
-    first, second = uniform(key, draws, stream), uniform(key, draws, stream + 1)
-    return (-2 * torch.log1p(-first)).sqrt() * torch.cos(2 * torch.pi * second)
+    pairs = (draws + 1) // 2
+    return to_normal(*uniforms(key, ((pairs, stream), (pairs, stream + 1))))[:, :draws]
+
+
+def to_normal(first: Tensor, second: Tensor) -> Tensor:
+    """Turn pairs of uniform numbers into twice as many normal ones (Box and Muller)."""
+    radius, angle = torch.log1p(-first).mul_(-2).sqrt_(), second * (2 * torch.pi)
+    return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)
 
 
 def keys(seed: int, epoch: int, index: Tensor, copy: Tensor | int = 0) -> Tensor:
@@ -44,11 +57,18 @@ def number(*parts: int) -> int:
     return key >> 33
 
 
+@lru_cache(maxsize=32)
+def _counters(streams: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+    return torch.cat([torch.arange(1, draws + 1, device=device) + (stream << 32) for draws, stream in streams]) * _STEP
+
+
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _right(x, 30)) * _FIRST
-    x = (x ^ _right(x, 27)) * _SECOND
-    return x ^ _right(x, 31)
+    """Mix numbers in place; every caller has just made them."""
+    x.bitwise_xor_(_right(x, 30)).mul_(_FIRST)
+    x.bitwise_xor_(_right(x, 27)).mul_(_SECOND)
+    return x.bitwise_xor_(_right(x, 31))
 
 
 def _right(x: Tensor, by: int) -> Tensor:
-    return (x >> by) & ((1 << (64 - by)) - 1)  # torch shifts signed numbers; the copies of the sign go
+    # torch shifts signed numbers; the copies of the sign go
+    return (x >> by).bitwise_and_((1 << (64 - by)) - 1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as TF
 
-from glocal.data.chance import normal, uniform
+from glocal.data.chance import to_normal, uniforms
 from glocal.errors import GlocalError
 
 # The first five share one resampling; operations of one kind are done together.
@@ -53,63 +53,77 @@ class RandAugment:
     def __call__(self, images: Tensor, key: Tensor, stream: int) -> Tensor:
         """Change (B, C, H, W) images in the range of bytes."""
         images = images.float()
+        streams = [(count, stream + 3 * layer + i) for layer in range(self.layers) for i, count in enumerate((3, 1, 1))]
+        drawn = uniforms(key, tuple(streams))
         for layer in range(self.layers):
-            images = self._layer(images, key, stream + 3 * layer)
+            draws, first, second = drawn[3 * layer : 3 * layer + 3]
+            images = self._layer(images, draws, to_normal(first, second)[:, 0])
         return images
 
-    def _layer(self, images: Tensor, key: Tensor, stream: int) -> Tensor:
-        draws = uniform(key, 3, stream)
+    def _layer(self, images: Tensor, draws: Tensor, bell: Tensor) -> Tensor:
         count = len(_AFFINE) + len(_COLOUR)
         # 1-5 are affine, then colours; 0 leaves the image alone.
         chosen = 1 + (draws[:, 0] * count).long().clamp_(max=count - 1)
         chosen = torch.where(draws[:, 1] < 0.5, chosen, 0)
-        level = (self.magnitude + self.deviation * normal(key, 1, stream + 1)[:, 0]).clamp_(0, 10) / 10
+        level = (self.magnitude + self.deviation * bell).clamp_(0, 10) / 10
         sign = torch.where(draws[:, 2] < 0.5, -1.0, 1.0)
         # Images are sorted by operation, so that each operation works on one slice without a copy or a wait.
         by_kind = torch.where((chosen > 0) & (chosen <= len(_AFFINE)), 1, chosen)
         order = by_kind.argsort(stable=True)
         counts = torch.bincount(by_kind, minlength=count + 1).tolist()
-        images = images[order.to(images.device, non_blocking=True)]
-        parts = list(images.split(counts))
-        levels, signs, kinds = (list(each[order].split(counts)) for each in (level, sign, chosen))
+        level, sign, chosen = level[order], sign[order], chosen[order]
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        there, back, numbers = (
+            each.to(images.device, non_blocking=True) for each in (order, back, self._numbers(level, sign))
+        )
+        parts, numbers = list(images[there].split(counts)), numbers.split(counts, dim=1)
         if counts[1]:
-            parts[1] = _affine(parts[1], kinds[1], levels[1], signs[1], self.mean)
+            moved = slice(counts[0], counts[0] + counts[1])
+            parts[1] = _affine(parts[1], chosen[moved], level[moved], sign[moved], self.mean)
         for i, name in enumerate(_COLOUR, start=1 + len(_AFFINE)):
             if counts[i]:
-                parts[i] = self._colour(name, parts[i], levels[i], signs[i])
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-        return torch.cat(parts)[back.to(images.device, non_blocking=True)]
+                parts[i] = _colour(name, parts[i], numbers[i])
+        return torch.cat(parts)[back]
 
-    def _colour(self, name: str, x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-        if name == "contrast_full":
-            return TF.autocontrast(x.round().to(torch.uint8)).float()
-        if name == "equalize":
-            return TF.equalize(x.round().to(torch.uint8)).float()
-        if name == "invert":
-            return 255 - x
-        if name == "posterize":
-            bits = 4 - (level * 4).floor() if self.increasing else (level * 4).floor()
-            step = _column(2 ** (8 - bits), x)
-            return (x / step).floor() * step
-        if name == "solarize":
-            threshold = (level * 256).floor().clamp(max=256)
-            return torch.where(x < _column(256 - threshold if self.increasing else threshold, x), x, 255 - x)
-        if name == "solarize_add":
-            return torch.where(x < 128, (x + _column((level * 110).floor(), x)).clamp(max=255), x)
-        factor = (1 + 0.9 * level * sign).clamp(min=0.1) if self.increasing else 0.1 + 1.8 * level
-        factor = factor.to(x.device, non_blocking=True)
-        if name == "colour":
-            return adjust(x, to_grey(x), factor)
-        if name == "contrast":
-            return adjust(x, to_grey(x).mean((-2, -1), keepdim=True), factor)
-        if name == "brightness":
-            return adjust(x, torch.zeros_like(x[:, :, :1, :1]), factor)
-        return adjust(x, _smooth(x), factor)
+    def _numbers(self, level: Tensor, sign: Tensor) -> Tensor:
+        """Write levels as what operations ask for: a step, a threshold, a summand, a factor; (4, B)."""
+        bits, limit = (level * 4).floor(), (level * 256).floor()
+        if self.increasing:
+            bits, limit, factor = 4 - bits, 256 - limit, (1 + 0.9 * level * sign).clamp(min=0.1)
+        else:
+            factor = 0.1 + 1.8 * level
+        return torch.stack((2 ** (8 - bits), limit, (level * 110).floor(), factor))
+
+
+def _colour(name: str, x: Tensor, numbers: Tensor) -> Tensor:
+    step, limit, summand, factor = numbers[:, :, None, None, None]
+    if name == "contrast_full":
+        return TF.autocontrast(x.round().to(torch.uint8)).float()
+    if name == "equalize":
+        return TF.equalize(x.round().to(torch.uint8)).float()
+    if name == "invert":
+        return 255 - x
+    if name == "posterize":
+        return (x / step).floor_() * step
+    if name == "solarize":
+        return torch.where(x < limit, x, 255 - x)
+    if name == "solarize_add":
+        return torch.where(x < 128, (x + summand).clamp_(max=255), x)
+    return adjust(x, _base(name, x), factor)
+
+
+def _base(name: str, x: Tensor) -> Tensor:
+    """Give what a factor moves an image away from or towards."""
+    if name == "colour":
+        return to_grey(x)
+    if name == "contrast":
+        return to_grey(x).mean((-2, -1), keepdim=True)
+    return x.new_zeros(()) if name == "brightness" else _smooth(x)
 
 
 def adjust(images: Tensor, base: Tensor, factor: Tensor) -> Tensor:
-    """Move images away from (factor > 1) or towards a base."""
-    return (base + factor[:, None, None, None] * (images - base)).clamp(0, 255)
+    """Move images away from (factor > 1) or towards a base; one factor an image, (B, 1, 1, 1)."""
+    return torch.lerp(base, images, factor).clamp_(0, 255)
 
 
 def to_grey(images: Tensor) -> Tensor:
@@ -144,10 +158,6 @@ def _smooth(x: Tensor) -> Tensor:
     if min(x.shape[-2:]) > 2:
         out[..., 1:-1, 1:-1] = F.conv2d(x, weight, groups=x.shape[1])
     return out
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values[:, None, None, None].to(like.device, non_blocking=True)
 
 
 def _section(part: str, text: str) -> tuple[str, str]:

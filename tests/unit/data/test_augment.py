@@ -10,7 +10,7 @@ from timm.data import auto_augment as timm_ops
 
 from glocal.data.augment import Augmenter
 from glocal.data.chance import keys
-from glocal.data.randaugment import RandAugment, _affine
+from glocal.data.randaugment import RandAugment, _affine, _colour
 from glocal.data.settings import PRESETS, Augment, augment
 from glocal.errors import GlocalError
 
@@ -88,7 +88,7 @@ def test_colour_operations_give_what_timm_gives(name: str) -> None:
     images = _images(4, 24)
     smooth = torch.nn.functional.avg_pool2d(images.float(), 3, 1, 1).round()
     rand = RandAugment.parse("rand-m9-mstd0.5-inc1", MEAN)
-    ours = rand._colour(name, smooth, torch.full((4,), _LEVEL), torch.ones(4))
+    ours = _colour(name, smooth, rand._numbers(torch.full((4,), _LEVEL), torch.ones(4)))
     for i in range(4):
         picture = Image.fromarray(smooth[i].permute(1, 2, 0).numpy().astype(np.uint8))
         theirs = torch.from_numpy(np.array(_THEIRS[name](picture))).permute(2, 0, 1).float()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glocal.data.chance import keys, normal, number, uniform
+from glocal.data.chance import keys, normal, number, uniform, uniforms
 
 
 @settings(deadline=None, max_examples=25)
@@ -41,10 +41,24 @@ def test_draws_are_uniform_and_unrelated_from_image_to_image() -> None:
     assert (neighbours - torch.eye(3)).abs().max() < 0.03
 
 
+def test_streams_drawn_together_give_the_numbers_of_each_alone() -> None:
+    key = keys(7, 1, torch.arange(30))
+    together = uniforms(key, ((4, 0), (1, 10), (5, 3)))
+    assert all(torch.equal(a, uniform(key, *b)) for a, b in zip(together, ((4, 0), (1, 10), (5, 3)), strict=True))
+
+
+def test_drawing_leaves_the_keys_as_they_were() -> None:
+    key = keys(7, 1, torch.arange(30))
+    before = key.clone()
+    normal(key, 5)
+    assert torch.equal(key, before)
+
+
 def test_normal_draws_have_mean_zero_and_deviation_one() -> None:
     draws = normal(keys(0, 0, torch.arange(5000)), 4)
     assert abs(float(draws.mean())) < 0.02
     assert abs(float(draws.std()) - 1) < 0.02
+    assert (torch.corrcoef(draws.T) - torch.eye(4)).abs().max() < 0.05  # pairs share a radius and yet are unrelated
 
 
 def test_numbers_mix_every_part() -> None:
