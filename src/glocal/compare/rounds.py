@@ -34,6 +34,7 @@ class Rounds:
     def __init__(self, folder: Path, crew: Crew, watch: Clock, steps: int, show: Screen) -> None:
         self.folder, self.crew, self.clock, self.steps, self.show = folder, crew, watch, steps, show
         self.forecast = Forecast((), 1)
+        self.slowest = 1.0
 
     def fit(self, plan: Plan, *, fixed: bool) -> Plan:
         """Time the variants and choose the epochs, unless they are fixed; a time too short for one each is refused."""
@@ -91,7 +92,10 @@ class Rounds:
         _mark(self.folder, jobs, until, self.clock)
         of = f"{clock(self.clock.spent)} of {clock(self.clock.budget or 0)}"
         self.show.note(f"epoch {until} of {jobs[0].recipe.epochs} done by all {len(jobs)} runs, {of} used")
-        return taken / self.forecast.seconds(until - before, 1)
+        slow = taken / self.forecast.seconds(until - before, 1)
+        self.clock.closing *= max(1.0, slow / self.slowest)  # the end will be as slow
+        self.slowest = max(self.slowest, slow)
+        return slow
 
     def _fitting(self, done: int, most: int, slow: float) -> int:
         """Tell how many of the epochs to come still fit."""
