@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -37,7 +36,8 @@ class Lattice:
         self.check(tokens)
         # Rows and columns first, channels after: the other way round a batch of one gets strides that no convolution
         # takes for channels-last, and it copies the map.
-        patches = cast("Tensor", tokens[:, self.prefix :].unflatten(1, (self.height, self.width)))  # (B, H, W, C)
+        images, _, dim = tokens.shape
+        patches = tokens[:, self.prefix :].view(images, self.height, self.width, dim)  # a view at any strides
         return tokens[:, : self.prefix], patches.permute(0, 3, 1, 2)
 
     def join(self, aux: Tensor, patch_map: Tensor) -> Tensor:

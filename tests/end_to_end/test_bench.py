@@ -49,6 +49,27 @@ def test_bench_times_training_steps_and_another_packages_module() -> None:
     assert "third_party" in done.stdout
 
 
+def test_bench_times_folded_models_beside_eager_ones() -> None:
+    options = [
+        "--mode",
+        "eager",
+        "--mode",
+        "folded",
+        "--size",
+        "32",
+        "--rounds",
+        "2",
+        "--device",
+        "cpu",
+        "--format",
+        "csv",
+    ]
+    done = runner.invoke(app, ["bench", HOST, "--with", "local-ffn", *options])
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["mode"] for row in rows] == ["eager", "eager", "folded", "folded"]
+
+
 def third_party() -> object:
     from torch import nn
 

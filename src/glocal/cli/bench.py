@@ -15,6 +15,7 @@ class Mode(StrEnum):
     """How a model runs."""
 
     EAGER = "eager"
+    FOLDED = "folded"
     COMPILED = "compiled"
     OPTIMISED = "optimised"
 

@@ -16,7 +16,10 @@ WIDEST = 7  # the kernel sums at most seven taps side by side
 
 def depthwise(tokens: Tensor, weight: Tensor, lattice: Lattice) -> Tensor:
     """Convolve the patch tokens of (B, N, C) with a (C, 1, k, k) weight; prefix tokens pass as they are."""
-    return depthwise_groups(tokens, (weight,), (tokens.shape[-1],), 1, lattice)
+    if pays(tokens):
+        return depthwise_groups(tokens, (weight,), (tokens.shape[-1],), 1, lattice)
+    aux, patch_map = lattice.split(tokens)
+    return lattice.join(aux, _convolve(patch_map, weight))
 
 
 def depthwise_groups(

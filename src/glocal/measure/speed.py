@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glocal import papers
+from glocal.enhance import fold
 from glocal.errors import GlocalError, nearest
 from glocal.mechanisms import named, spelled
 from glocal.optimize import optimize
 from glocal.zoo import create_model
 
-Mode = Literal["eager", "compiled", "optimised"]
-MODES: tuple[Mode, ...] = ("eager", "compiled", "optimised")
+Mode = Literal["eager", "folded", "compiled", "optimised"]
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -124,7 +124,9 @@ def _call(model: nn.Module, images: Tensor, setting: Setting) -> Callable[[], ob
 
 def _inference(model: nn.Module, images: Tensor, setting: Setting, kind: torch.dtype) -> Callable[[], object]:
     run = model.eval().to(kind)
-    if setting.mode == "optimised":
+    if setting.mode == "folded":
+        run = fold(run)
+    elif setting.mode == "optimised":
         run = optimize(run, graphs=setting.graphs, dynamic=False)
     elif setting.mode == "compiled":
         run = _compiled(run, setting)
@@ -139,7 +141,7 @@ def _inference(model: nn.Module, images: Tensor, setting: Setting, kind: torch.d
 def _step(model: nn.Module, images: Tensor, setting: Setting, kind: torch.dtype) -> Callable[[], object]:
     """One training step: forward, backward and AdamW, under autocast where the type is a half one."""
     model = model.train()
-    run = model if setting.mode == "eager" else _compiled(model, setting)
+    run = _compiled(model, setting) if setting.mode in ("compiled", "optimised") else model
     optimizer = torch.optim.AdamW(model.parameters(), fused=setting.device != "cpu")
     labels = torch.zeros(setting.batch, dtype=torch.long, device=setting.device)
 

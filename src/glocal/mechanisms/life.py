@@ -51,14 +51,17 @@ class MultiScaleQKV(nn.Module):
             nn.init.zeros_(first.bias)
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
-        taps = [conv.weight if isinstance(conv, nn.Conv2d) else None for conv in self.depthwise]
         if self._fusable(tokens, lattice):
+            taps = [conv.weight if isinstance(conv, nn.Conv2d) else None for conv in self.depthwise]
             linears = [cast("nn.Linear", each) for each in self.pointwise]
             return multi_scale(tokens, taps, [each.weight for each in linears], linears[0].bias, lattice)
+        images, count, _ = tokens.shape
         scales: list[Tensor] = []
-        for weight, pointwise in zip(taps, self.pointwise, strict=True):
-            tokens = pointwise(tokens if weight is None else depthwise(tokens, weight, lattice))  # (B, N, 3 * width)
-            scales.append(tokens.unflatten(-1, (3, -1)))
+        for conv, pointwise in zip(self.depthwise, self.pointwise, strict=True):
+            if isinstance(conv, nn.Conv2d):
+                tokens = depthwise(tokens, conv.weight, lattice)
+            tokens = pointwise(tokens)  # (B, N, 3 * width)
+            scales.append(tokens.reshape(images, count, 3, -1))
         return self._mixed(scales, lattice.prefix)
 
     def _fusable(self, tokens: Tensor, lattice: Lattice) -> bool:

@@ -59,24 +59,31 @@ class LocalFeedForward(nn.Module):
         if self.dw is not None and self.norm2 is not None and self.act2 is not None:
             x = self.act2(self.norm2(_depthwise(self.dw, x)))
         if self.gate is not None:
-            x = self.gate(x)
+            x = self._gated(self.gate, x)
         return lattice.join(torch.zeros_like(aux), self.norm3(_pointwise(self.fc2, x)))
+
+    def _gated(self, gate: nn.Module, x: Tensor) -> Tensor:
+        if not _is_plain_se(gate) or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return gate(x)
+        # At inference nobody needs what enters the gate, and fresh memory costs as much as the work.
+        rows = x.permute(0, 2, 3, 1)
+        rows.mul_(_factor(gate, rows.mean((1, 2)))[:, None, None])
+        return x
 
     def _fusable(self, tokens: Tensor) -> bool:
         """Tell whether one kernel can do the middle: folded, at inference, with a gate that needs a mean at most."""
         if self.dw is None or self.act2 is None or (torch.is_grad_enabled() and tokens.requires_grad):
             return False
         folded = all(isinstance(norm, nn.Identity) for norm in (self.norm1, self.norm2, self.norm3))
-        known = self.gate is None or (type(self.gate) is SqueezeExcite and isinstance(self.gate.bn, nn.Identity))
+        known = self.gate is None or _is_plain_se(self.gate)
         return folded and known and hidden_takes(tokens, self.dw, self.act1, self.act2)
 
     def _fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         assert self.dw is not None and self.act2 is not None
         x = _rows(self.fc1, tokens)  # prefix tokens too: it spares a copy
         x, mean = hidden(x, self.dw, self.act1, self.act2, lattice, pool=self.gate is not None)
-        if isinstance(self.gate, SqueezeExcite):
-            inner = cast("nn.Module", self.gate.act)(_rows(self.gate.fc1, mean))
-            x = x * cast("nn.Module", self.gate.gate)(_rows(self.gate.fc2, inner))[:, None]
+        if self.gate is not None:
+            x = x * _factor(self.gate, mean)[:, None]
         x = _rows(self.fc2, x)
         return torch.cat((torch.zeros_like(x[:, : lattice.prefix]), x[:, lattice.prefix :]), dim=1)
 
@@ -131,6 +138,16 @@ def _pointwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
     x = patch_map.permute(0, 2, 3, 1)  # (B, H, W, C)
     # One matrix of all tokens: given four dimensions with a gap for prefix tokens, linear() multiplies row by row.
     return _rows(conv, x.reshape(-1, x.shape[-1])).view(*x.shape[:3], -1).permute(0, 3, 1, 2)
+
+
+def _is_plain_se(gate: nn.Module) -> bool:
+    return type(gate) is SqueezeExcite and not gate.add_maxpool and isinstance(gate.bn, nn.Identity)
+
+
+def _factor(gate: nn.Module, mean: Tensor) -> Tensor:
+    """Give SE's factor for each channel from the channels' means, (B, C): matrix products, no convolutions."""
+    se = cast("SqueezeExcite", gate)
+    return se.gate(_rows(se.fc2, se.act(_rows(se.fc1, mean))))
 
 
 def _rows(conv: nn.Conv2d, rows: Tensor) -> Tensor:
