@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 BUSY = 1024  # programs of four warps that fill a large GPU; with fewer, shorter strips spread the work
+AHEAD = 2  # columns asked for before they are used
 STRIP = 16  # columns a program walks at most; its code is unrolled
 
 
@@ -58,6 +59,22 @@ def load_taps(taps, c, fits, STEP: tl.constexpr, CHANNEL: tl.constexpr, COUNT: t
 
 
 @triton.jit
+def load_column(
+    here, y, left, real, fits, AT: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TOKEN: tl.constexpr, SIDE: tl.constexpr, STRIP: tl.constexpr,
+):  # fmt: skip
+    """Ask for the SIDE tokens around each line in the column AT steps right of the strip; zero outside the map."""
+    found = ()
+    for dy in tl.static_range(SIDE):
+        seen = real & (y + (dy - SIDE // 2) >= 0) & (y + (dy - SIDE // 2) < HEIGHT)
+        if STRIP < WIDTH:
+            seen = seen & (left + AT >= 0) & (left + AT < WIDTH)
+        where = here + ((dy - SIDE // 2) * WIDTH + AT) * TOKEN
+        found = found + (tl.load(where, mask=seen[:, None] & fits[None, :], other=0.0),)
+    return found
+
+
+@triton.jit
 def _convolve(
     x, taps, bias, add, out, sums, lines, x_batch, add_batch, out_batch,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
@@ -67,11 +84,12 @@ def _convolve(
     OUT_TOKEN: tl.constexpr, OUT_PART: tl.constexpr, OUT_START: tl.constexpr,
     SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, FLIP: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, POOL: tl.constexpr,
-    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr,
+    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Walk a strip of columns: each column of input is read once and added to the SIDE outputs that it reaches.
 
-    A line is one row of patches of one image. The first total is the output that this column completes.
+    A line is one row of patches of one image. The first total is the output that this column completes. Columns are
+    asked for AHEAD steps before they are used: the arithmetic of one column does not last as long as memory takes.
     """
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     c = tl.program_id(1) * LANES + tl.arange(0, LANES)
@@ -92,18 +110,25 @@ def _convolve(
     totals = ()
     for _ in tl.static_range(SIDE):
         totals = totals + (fresh,)
+    waiting = ()
+    for j in tl.static_range(AHEAD):
+        if STRIP < WIDTH or (j >= half and j - half < WIDTH):
+            waiting = waiting + (load_column(here, y, left, real, fits, j - half, HEIGHT, WIDTH, X_TOKEN, SIDE, STRIP),)
+        else:
+            waiting = waiting + ((),)
     for j in tl.static_range(STRIP + SIDE - 1):
+        if j + AHEAD < STRIP + SIDE - 1 and (STRIP < WIDTH or (j + AHEAD >= half and j + AHEAD - half < WIDTH)):
+            waiting = waiting + (
+                load_column(here, y, left, real, fits, j + AHEAD - half, HEIGHT, WIDTH, X_TOKEN, SIDE, STRIP),
+            )
+        else:
+            waiting = waiting + ((),)
         if STRIP < WIDTH or (j >= half and j - half < WIDTH):
             for dy in tl.static_range(SIDE):
-                seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
-                if STRIP < WIDTH:
-                    seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
-                where = here + ((dy - half) * WIDTH + (j - half)) * X_TOKEN
-                value = tl.load(where, mask=seen[:, None] & fits[None, :], other=0.0).to(tl.float32)
-                value = activate(value, BEFORE)
+                value = activate(waiting[j][dy].to(tl.float32), BEFORE)
                 reached = ()
-                for ahead in tl.static_range(SIDE):
-                    reached = reached + (totals[ahead] + value * weights[dy * SIDE + SIDE - 1 - ahead],)
+                for on in tl.static_range(SIDE):
+                    reached = reached + (totals[on] + value * weights[dy * SIDE + SIDE - 1 - on],)
                 totals = reached
         if j >= SIDE - 1:
             done = activate(totals[0], AFTER)
@@ -116,8 +141,8 @@ def _convolve(
             if POOL:
                 pooled += tl.where(mask, done, 0.0)
         following = ()
-        for ahead in tl.static_range(1, SIDE):
-            following = following + (totals[ahead],)
+        for on in tl.static_range(1, SIDE):
+            following = following + (totals[on],)
         totals = following + (fresh,)
     if PREFIX > 0:  # prefix tokens have no neighbours and pass as they are, with the image's first line
         mask = inside & (y + left == 0)[:, None]
@@ -170,7 +195,8 @@ def convolve(
         ADD_TOKEN=add_token, ADD_PART=add_part, ADD_START=add_start,
         OUT_TOKEN=out_token, OUT_PART=out_part, OUT_START=out_start,
         SHARE=share, DIM=dim, SIDE=weight.shape[-1], FLIP=flip, BEFORE=around[0], AFTER=around[1],
-        BIAS=bias is not None, ADD=add is not None, POOL=pool, STRIP=strip, LINES=lines, LANES=lanes, num_warps=warps,
+        BIAS=bias is not None, ADD=add is not None, POOL=pool, STRIP=strip, LINES=lines, LANES=lanes,
+        AHEAD=AHEAD, num_warps=warps,
     )  # fmt: skip
     return sums
 
