@@ -186,3 +186,12 @@ def test_the_mean_token_equals_the_mean(tokens: int, dim: int, gap: bool) -> Non
     given = torch.randn(2, tokens + 1, dim)
     given = given[:, 1:] if gap else given
     agree(mean_tokens, lambda x: x.mean(1), [given])
+
+
+@pytest.mark.parametrize("family", ["tokens", "deform"])
+def test_the_kernels_pass_their_own_trial(family) -> None:
+    from glocal.kernels.trial import ALLOWED, deviations
+
+    found = dict(deviations(family, torch.device(DEVICE), torch.float32, images=2, dim=18, side=4))
+    assert len(found) == (10 if family == "tokens" else 3)
+    assert all(error < 1e-5 < ALLOWED for error in found.values()), found

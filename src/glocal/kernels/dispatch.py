@@ -10,6 +10,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from glocal.kernels.trial import Family, trusted
+
 _switch = {"on": os.environ.get("GLOCAL_KERNELS", "1") != "0"}
 
 _HAS_TRITON = find_spec("triton") is not None
@@ -17,11 +19,11 @@ HALF = (torch.bfloat16, torch.float16)
 MUCH = 2**22  # elements that keep a large GPU busy for longer than a launch takes
 
 
-def fused(tokens: Tensor) -> bool:
+def fused(tokens: Tensor, family: Family = "deform") -> bool:
     """Tell whether the fused kernels take these tokens; if not, plain PyTorch does the work."""
-    return (
-        tokens.is_cuda and _switch["on"] and tokens.dtype in (torch.float32, *HALF) and not _exporting() and _HAS_TRITON
-    )
+    if not (tokens.is_cuda and _switch["on"] and tokens.dtype in (torch.float32, *HALF) and _HAS_TRITON):
+        return False
+    return not _exporting() and trusted(family, tokens.device.type, tokens.device.index)
 
 
 def pays(tokens: Tensor) -> bool:
@@ -29,9 +31,9 @@ def pays(tokens: Tensor) -> bool:
 
     Launched one by one from Python, a kernel costs more than the few operations it replaces, unless there is work.
     """
-    if not fused(tokens) or working_type(tokens) not in HALF:
+    if not tokens.is_cuda or working_type(tokens) not in HALF:
         return False
-    return torch.compiler.is_dynamo_compiling() or tokens.numel() >= MUCH
+    return (torch.compiler.is_dynamo_compiling() or tokens.numel() >= MUCH) and fused(tokens, "tokens")
 
 
 def recorded(*tensors: Tensor) -> bool:

@@ -1,0 +1,126 @@
+"""Kernels prove themselves: on each device their numbers must be those of plain PyTorch before they are used there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from glocal.lattice import Lattice
+
+Family = Literal["tokens", "deform"]
+ALLOWED = 0.02  # of the norm; bfloat16 keeps eight bits
+_SIZES = (2, 128)  # images: little work and much of it are laid out in other ways
+
+
+# A tracer takes the answer as it is, and does not follow how it was found.
+@torch.compiler.assume_constant_result
+def trusted(family: Family, device: str, index: int | None) -> bool:
+    """Tell whether a family of kernels gave right numbers on a device; found out once, and a failure is told once."""
+    return _passes(family, device, index)
+
+
+@cache
+def _passes(family: Family, device: str, index: int | None) -> bool:
+    place = torch.device(device) if index is None else torch.device(device, index)
+    try:
+        errors = [each for images in _SIZES for _, each in deviations(family, place, torch.bfloat16, images=images)]
+        wrong = [each for each in errors if not each <= ALLOWED]  # nan is not <= either
+        reason = f"their numbers are {max(wrong):.1%} off" if wrong else ""
+    except Exception as error:  # whatever a compiler or driver does not like: plain PyTorch can do the work
+        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if reason:
+        warnings.warn(
+            f"glocal's {family} kernels stay off on {place}: {reason}. Plain PyTorch does their work, with the same "
+            f"results. GLOCAL_KERNELS=0 keeps them off without this trial.",
+            stacklevel=2,
+        )
+    return not reason
+
+
+def deviations(
+    family: Family, device: torch.device, kind: torch.dtype, *, images: int, dim: int = 192, side: int = 14
+) -> Iterator[tuple[str, float]]:
+    """Give each result's and each gradient's distance from plain PyTorch in float32, relative to its norm."""
+    from glocal.kernels.dispatch import plain
+
+    # Whatever the caller is in the middle of: autocast, no gradients, a pass that is being traced with fake tensors.
+    autocast = torch.autocast(device.type, enabled=False)
+    with unset_fake_temporarily(), torch.inference_mode(False), torch.enable_grad(), autocast, plain():
+        # Not the global generator: a run with kernels must draw what a run without them draws.
+        generator = torch.Generator().manual_seed(0)
+
+        def make(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(device, kind)
+
+        for name, fast, plain, leaves in (_tokens if family == "tokens" else _deform)(make, images, dim, side):
+            for i, error in enumerate(_compare(fast, plain, leaves)):
+                yield f"{name}: {'result' if i == 0 else f'gradient {i}'}", error
+
+
+Case = tuple[str, Callable[..., Tensor], Callable[..., Tensor], list[Tensor]]
+
+
+def _tokens(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:
+    from glocal.kernels.hidden import hidden_reference
+    from glocal.kernels.hidden_triton import hidden_tokens
+    from glocal.kernels.mean_triton import mean_tokens
+    from glocal.kernels.multi_scale import multi_scale_reference
+    from glocal.kernels.multi_scale_triton import multi_scale_tokens
+
+    lattice, width = Lattice(side, side, prefix=1), dim // 3
+    sizes = (lattice.height, lattice.width, lattice.prefix)
+    tokens, taps = make(images, len(lattice), dim), [make(dim, 1, 3, 3), make(dim, 1, 5, 5)]
+    mixes = [make(3 * width, dim) / dim**0.5 for _ in range(3)]
+
+    def fast(x: Tensor, three: Tensor, five: Tensor, *mixes: Tensor) -> Tensor:
+        return multi_scale_tokens(x, [x.new_empty(0), three, five], list(mixes), None, *sizes, True)[0]
+
+    def plain(x: Tensor, three: Tensor, five: Tensor, *mixes: Tensor) -> Tensor:
+        return torch.cat(multi_scale_reference(x, [None, three, five], mixes, None, lattice), dim=-1).flatten(2)
+
+    yield "scales", fast, plain, [tokens, *taps, *mixes]
+
+    act, bias = nn.Hardswish(), make(dim)
+    yield (
+        "hidden tokens",  # at inference only
+        torch.no_grad()(lambda x: hidden_tokens(x, taps[0], bias, *sizes, 1, 1, True)[0]),
+        lambda x: hidden_reference(x, taps[0].float(), bias.float(), act, act, lattice)[0],
+        [tokens],
+    )
+    yield "mean token", mean_tokens, lambda x: x.mean(1), [tokens]
+
+
+def _deform(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:
+    from glocal.kernels.deform import sample_taps_reference
+    from glocal.kernels.deform_triton import gather_taps
+
+    patches, offset = make(images, side, side, dim), make(images, 8, side // 2, side // 2)
+
+    def plain(x: Tensor, offset: Tensor) -> Tensor:
+        taps = sample_taps_reference(x.permute(0, 3, 1, 2), offset, kernel=2, stride=2, padding=0)
+        return taps.permute(0, 3, 4, 2, 1)  # (B, H', W', taps, C)
+
+    yield "moved taps", lambda x, o: gather_taps(x, o, 2, 2, 0), plain, [patches, offset]
+
+
+def _compare(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: list[Tensor]) -> Iterator[float]:
+    mine, true = ([each.detach().to(to).requires_grad_() for each in leaves] for to in (leaves[0].dtype, torch.float32))
+    out, reference = fast(*mine), plain(*true)
+    yield _distance(out, reference)
+    if not out.requires_grad:
+        return
+    slope = torch.randn(reference.shape, generator=torch.Generator().manual_seed(1)).to(reference)
+    found = torch.autograd.grad(out, mine, slope.to(out.dtype))
+    wanted = torch.autograd.grad(reference, true, slope)
+    for here, there in zip(found, wanted, strict=True):
+        yield _distance(here, there)
+
+
+def _distance(found: Tensor, wanted: Tensor) -> float:
+    return float((found.detach().float() - wanted.detach()).norm() / wanted.detach().norm())
