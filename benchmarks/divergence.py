@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import glocal
 from glocal.kernels import dispatch
+from glocal.optimize import compile_training
 
 
 def main() -> None:
@@ -36,6 +37,7 @@ def main() -> None:
             "no_cudnn_attention",
             "same_layout",
             "no_reinplace",
+            "shipped",
         ),
     )
     parser.add_argument("--plain", action="store_true", help="keep to plain PyTorch")
@@ -83,6 +85,8 @@ def compiled(model: nn.Module, mode: str) -> nn.Module:
 
     if mode == "eager":
         return model
+    if mode == "shipped":
+        return compile_training(model)
     inductor.layout_optimization = mode != "no_layout"
     torch.backends.cudnn.enabled = mode != "no_cudnn"
     torch.backends.cuda.enable_cudnn_sdp(mode != "no_cudnn_attention")

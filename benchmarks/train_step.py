@@ -19,6 +19,7 @@ import torch
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.settings import PRESETS, DataSettings
 from glocal.mechanisms import named
+from glocal.optimize import compile_training
 from glocal.recipes.run import accelerate, prepare
 from glocal.train.screen import Silent
 from glocal.train.settings import HostSettings, MixSettings, OptimSettings, Recipe
@@ -106,7 +107,7 @@ def _bare_step(recipe: Recipe, cpu: bool) -> Callable[[], None]:
     model = (
         create_model(recipe.host.name, *recipe.mechanisms, num_classes=100, **recipe.host.arguments).to(device).train()
     )
-    net: Any = torch.compile(model) if recipe.compile else model
+    net: Any = compile_training(model) if recipe.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.05)
     images = torch.randn(recipe.data.batch_size, 3, 32, 32, device=device)
     labels = torch.randint(0, 100, (recipe.data.batch_size,), device=device)

@@ -18,7 +18,7 @@ from glocal import papers
 from glocal.enhance import fold
 from glocal.errors import GlocalError, nearest
 from glocal.mechanisms import named, spelled
-from glocal.optimize import optimize
+from glocal.optimize import compile_training, optimize
 from glocal.zoo import create_model
 
 Mode = Literal["eager", "folded", "compiled", "optimised"]
@@ -141,7 +141,7 @@ def _inference(model: nn.Module, images: Tensor, setting: Setting, kind: torch.d
 def _step(model: nn.Module, images: Tensor, setting: Setting, kind: torch.dtype) -> Callable[[], object]:
     """One training step: forward, backward and AdamW, under autocast where the type is a half one."""
     model = model.train()
-    run = _compiled(model, setting) if setting.mode in ("compiled", "optimised") else model
+    run = compile_training(model, dynamic=False) if setting.mode in ("compiled", "optimised") else model
     optimizer = torch.optim.AdamW(model.parameters(), fused=setting.device != "cpu")
     labels = torch.zeros(setting.batch, dtype=torch.long, device=setting.device)
 

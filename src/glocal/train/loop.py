@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from glocal.data.chance import number
 from glocal.errors import GlocalError
+from glocal.optimize import compile_training
 from glocal.train import checkpoint
 from glocal.train.finite import check_gradients, check_loss
 from glocal.train.journal import Journal
@@ -41,7 +42,7 @@ class Loop:
         self.ema = ModelEmaV3(self.model, decay=recipe.ema) if recipe.ema is not None else None
         self.shards = Shards(self.model) if recipe.shard and accelerator.num_processes > 1 else None
         plain_optimiser = optimiser(self.model, recipe.optim, task.images)
-        self.net: Any = torch.compile(self.model) if recipe.compile else self.model
+        self.net: Any = compile_training(self.model) if recipe.compile else self.model
         if self.shards is None:
             self.net = accelerator.prepare(self.net)
         self.optimizer: Any = accelerator.prepare(plain_optimiser)

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 import glocal
+from glocal.optimize import compile_training
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 def test_gradients_stay_those_of_eager_training(variant: str) -> None:
     host = timm.create_model("deit_tiny_patch16_224", img_size=32, patch_size=4, num_classes=100)
     model = glocal.enhance(host, *glocal.named(variant)).cuda().train()
-    compiled, optimizer = torch.compile(model), torch.optim.AdamW(model.parameters(), lr=1e-3)
+    compiled, optimizer = compile_training(model), torch.optim.AdamW(model.parameters(), lr=1e-3)
     patterns = torch.randn(100, 3, 32, 32, device="cuda")
     for step in range(300):
         labels = torch.randint(100, (256,), device="cuda")
