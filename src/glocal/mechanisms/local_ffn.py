@@ -6,7 +6,7 @@ Li et al., "LocalViT: Bringing Locality to Vision Transformers".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from timm.layers import EcaModule, SqueezeExcite
@@ -146,7 +146,7 @@ def _is_plain_se(gate: nn.Module) -> bool:
 
 def _factor(gate: nn.Module, mean: Tensor) -> Tensor:
     """Give SE's factor for each channel from the channels' means, (B, C): matrix products, no convolutions."""
-    se = cast("SqueezeExcite", gate)
+    se = cast("Any", gate)
     return se.gate(_rows(se.fc2, se.act(_rows(se.fc1, mean))))
 
 

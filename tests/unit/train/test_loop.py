@@ -36,14 +36,14 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def test_a_run_learns_and_leaves_its_folder_whole(tmp_path: Path) -> None:
-    settings = recipe("local-ffn", limit=640, epochs=4, optim=OptimSettings(lr=5e-3))
+    settings = recipe("local-ffn", limit=640, epochs=6, optim=OptimSettings(lr=5e-3))
     outcome = _run(settings, tmp_path / "run")
     assert outcome.metrics["top1"] > 40  # chance is 10
     names = {each.name for each in (tmp_path / "run").iterdir()}
     assert {"recipe.yaml", "log.jsonl", "metrics.json", "model.safetensors", "checkpoints"} <= names
     log = read(tmp_path / "run" / "log.jsonl")
     assert {"loss", "lr", "grad_norm", "images_per_second"} <= log[0].keys()
-    assert [line["val_images"] for line in log if "val_images" in line] == [450] * 4
+    assert [line["val_images"] for line in log if "val_images" in line] == [450] * 6
     stored = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert stored["top1"] == outcome.metrics["top1"]
     again = load(tmp_path / "run" / "model.safetensors")
