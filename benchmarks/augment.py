@@ -27,7 +27,7 @@ from timm.data.mixup import Mixup
 from torch import Tensor
 from torchvision.transforms import v2
 
-from glocal.data.augment import Augmenter, _erase, _jitter, _resized, _shift
+from glocal.data.augment import _ERASE, Augmenter, _erase, _jitter, _resized, _shift
 from glocal.data.chance import keys, uniform
 from glocal.data.images import IMAGENET
 from glocal.data.randaugment import RandAugment
@@ -93,7 +93,7 @@ def operations(side: int, count: int, device: torch.device) -> dict[str, dict[st
         "flip and normalise": row("flip and normalise", lambda key: flip(bytes_, key)),
         "RandAugment": row("RandAugment", lambda key: rand(bytes_, key, 40)),
         "colour jitter": row("colour jitter", lambda key: _jitter(bytes_, 0.4, uniform(key, 3, 0))),
-        "random erasing": row("random erasing", lambda key: _erase(floats, 0.25, key), floats),
+        "random erasing": row("random erasing", lambda key: _erase(floats, 0.25, uniform(key, 5, _ERASE), key), floats),
         "all of DeiT's": row("all of DeiT's", lambda key: deit(bytes_, key)),
     }
     mixes = {"mixup": (Mixup(0.8, 0.0, num_classes=100), v2.MixUp(alpha=0.8, num_classes=100))}
@@ -225,6 +225,18 @@ def _kornia_version() -> str | None:
 
 
 _HEAD = """# Our batched augmentation beside torchvision v2 and kornia
+
+glocal draws by (seed, epoch, image), so that a run resumes with the same bits and gives the same images on any number of
+processes. Of the others only "v2, an image" can: torch is seeded for each image, and each is changed alone. "v2, a batch"
+draws once for all images of a batch, which augments less. kornia draws for each image, from the global generator. The others'
+RandAugment changes every image twice, ours as timm's does: each of two operations with a chance of one half. No GPU is in
+the table yet.
+
+What follows from it: small images (up to 96 pixels), which lie on the device as bytes, are changed in batches by our own
+code; larger ones are changed one by one by timm's and torchvision's transforms while they are loaded.
+
+`python benchmarks/augment.py -o docs/results/augment/NAME.json`, then `python benchmarks/augment.py --table
+docs/results/augment`.
 """
 
 if __name__ == "__main__":
