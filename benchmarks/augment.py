@@ -226,14 +226,14 @@ def _kornia_version() -> str | None:
 
 _HEAD = """# Our batched augmentation beside torchvision v2 and kornia
 
-glocal draws by (seed, epoch, image), so that a run resumes with the same bits and gives the same images on any number of
-processes. Of the others only "v2, an image" can: torch is seeded for each image, and each is changed alone. "v2, a batch"
-draws once for all images of a batch, which augments less. kornia draws for each image, from the global generator. The others'
-RandAugment changes every image twice, ours as timm's does: each of two operations with a chance of one half. No GPU is in
-the table yet.
+glocal draws by (seed, epoch, image), so that a run resumes with the same bits and gives the same images on any number
+of processes. Of the others only "v2, an image" can: torch is seeded for each image, and each is changed alone. "v2, a
+batch" draws once for all images of a batch, which augments less. kornia draws for each image, from the global
+generator. The others' RandAugment changes every image twice, ours as timm's does: each of two operations with a chance
+of one half. No GPU is in the table yet.
 
-What follows from it: small images (up to 96 pixels), which lie on the device as bytes, are changed in batches by our own
-code; larger ones are changed one by one by timm's and torchvision's transforms while they are loaded.
+What follows from it: small images (up to 96 pixels), which lie on the device as bytes, are changed in batches by our
+own code; larger ones are changed one by one by timm's and torchvision's transforms while they are loaded.
 
 `python benchmarks/augment.py -o docs/results/augment/NAME.json`, then `python benchmarks/augment.py --table
 docs/results/augment`.

@@ -19,7 +19,7 @@ def test_bench_sets_a_host_beside_its_variants_and_the_paper(tmp_path: Path) -> 
     plot = tmp_path / "times.png"
     options = [
         "--size",
-        "32",
+        "224",
         "--size",
         "48",
         "--rounds",
@@ -38,6 +38,7 @@ def test_bench_sets_a_host_beside_its_variants_and_the_paper(tmp_path: Path) -> 
     assert all(float(row["ms"]) > 0 for row in rows)
     assert float(rows[0]["ratio"]) == 1
     assert float(rows[1]["paper_ratio"]) == pytest.approx(22.76 / 12.47)  # LIFE, Table 5, CPU
+    assert not rows[4]["paper_ratio"]  # the paper timed 224 pixels
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -212,8 +212,8 @@ def _row(host: str, name: str, setting: Setting, timing: Timing) -> dict[str, An
 
 
 def _printed(host: str, name: str, setting: Setting) -> dict[str, Any]:
-    """Find the paper's latency (LIFE, Table 5: batch 1) for this very model."""
-    if setting.train or setting.batch != 1:
+    """Find the paper's latency (LIFE, Table 5: one image of 224 pixels) for this very model."""
+    if setting.train or setting.batch != 1 or setting.size != (224, 224):
         return {}
     column = "cpu_ms" if setting.device == "cpu" else "gpu_ms"
     rows = [row for row in papers.table("life", 5) if row.host == host and column in row.metrics]
