@@ -50,6 +50,13 @@ def test_bench_times_training_steps_and_another_packages_module() -> None:
     assert "third_party" in done.stdout
 
 
+def test_bench_times_another_model_by_its_name() -> None:
+    options = ["--size", "32", "--rounds", "2", "--device", "cpu", "--format", "csv", "--against", "pvt_v2_b0"]
+    done = runner.invoke(app, ["bench", HOST, *options])
+    assert done.exit_code == 0, done.output
+    assert [row["model"] for row in csv.DictReader(io.StringIO(done.stdout))] == [HOST, "pvt_v2_b0"]
+
+
 def test_bench_times_folded_models_beside_eager_ones() -> None:
     options = [
         "--mode",

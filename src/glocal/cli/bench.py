@@ -46,7 +46,9 @@ def bench(
     graphs: Annotated[
         bool, typer.Option("--graphs", help="Replay CUDA graphs in compiled and optimised modes.")
     ] = False,
-    against: Annotated[str | None, typer.Option(help="Another module to time: package.module:callable.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another model to time: its name, or package.module:callable.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the times over image size to this file.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:

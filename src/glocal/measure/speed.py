@@ -79,15 +79,15 @@ def time_models(
 def speed_rows(
     host: str, variants: Sequence[str], settings: Sequence[Setting], *, rounds: int = 20, against: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Time a host, its variants and another's module, setting by setting; rows as a table wants them."""
+    """Time a host, its variants and another model or module, setting by setting; rows as a table wants them."""
     grafts = [named(variant) for variant in variants]
     for setting in settings:
         models = {"": _build(host, setting)}
         models |= {spelled(*each): _build(host, setting, *each) for each in grafts}
         if against:
-            models[against] = _imported(against)
+            models[against] = _imported(against) if ":" in against else _build(against, setting)
         for name, timing in time_models(models, setting, rounds=rounds).items():
-            yield _row(host, name, setting, timing)
+            yield _row(host, name, setting, timing, other=name == against)
         torch.compiler.reset()
 
 
@@ -193,10 +193,10 @@ def _summary(taken: list[float], host: list[float], memory: float | None) -> Tim
     return Timing(median(taken), low, high, ratio, memory)
 
 
-def _row(host: str, name: str, setting: Setting, timing: Timing) -> dict[str, Any]:
-    printed = {} if ":" in name else _printed(host, name, setting)
+def _row(host: str, name: str, setting: Setting, timing: Timing, *, other: bool) -> dict[str, Any]:
+    printed = {} if other else _printed(host, name, setting)
     return {
-        "model": host if not name else name if ":" in name else f"+ {name}",
+        "model": name if other else f"+ {name}" if name else host,
         "mode": setting.mode + (" step" if setting.train else ""),
         "dtype": setting.dtype,
         "batch": setting.batch,
