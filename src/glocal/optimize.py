@@ -28,25 +28,16 @@ def compile_training(model: nn.Module, *, dynamic: bool | None = None) -> nn.Mod
     in those when a convolution on tokens follows: the graph of one block then misreads the other's (seen with torch
     2.11 on an H200; benchmarks/NOTES.md). So attention is traced without cuDNN, and layouts are left as they are.
     """
-    options: dict[str, Any] = {"layout_optimization": False}
-    run = cast("nn.Module", torch.compile(model, dynamic=dynamic, options=options))
-    aside = _Aside()
-    # Hooks of the compiled module run outside of what is compiled.
-    run.register_forward_pre_hook(aside.enter)
-    run.register_forward_hook(aside.leave, always_call=True)
-    return run
+    return cast("nn.Module", torch.compile(model, dynamic=dynamic, backend=_training))
 
 
-class _Aside:
-    """Keeps cuDNN's attention from being chosen while a module runs; bound methods, so that copies have their own."""
+def _training(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    """Let inductor compile a graph; forward and backward pass are traced in here, and attention's kind chosen."""
+    from torch._inductor.compile_fx import compile_fx
 
-    def __init__(self) -> None:
-        self.before: list[bool] = []
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.before.append(torch.backends.cuda.cudnn_sdp_enabled())
-        torch.backends.cuda.enable_cudnn_sdp(False)
-
-    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if self.before:
-            torch.backends.cuda.enable_cudnn_sdp(self.before.pop())
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        return compile_fx(graph, inputs, config_patches={"layout_optimization": False})
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

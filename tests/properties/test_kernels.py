@@ -5,22 +5,31 @@ Kernels run on a GPU, or on the CPU under Triton's interpreter; `tests/unit/kern
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+import timm
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import glocal
+from glocal.kernels import depthwise as depthwise_module
+from glocal.kernels import hidden as hidden_module
+from glocal.kernels import mean as mean_module
+from glocal.kernels import multi_scale as multi_scale_module
 from glocal.kernels.deform import sample_taps_reference
 from glocal.kernels.depthwise import depthwise_reference
 from glocal.kernels.hidden import hidden_reference
 from glocal.kernels.multi_scale import multi_scale_reference
 from glocal.lattice import Lattice
+from glocal.mechanisms import life, local_ffn
 
+MODULES = (depthwise_module, hidden_module, mean_module, multi_scale_module, life, local_ffn)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 pytestmark = pytest.mark.skipif(
@@ -195,3 +204,32 @@ def test_the_kernels_pass_their_own_trial(family) -> None:
     found = dict(deviations(family, torch.device(DEVICE), torch.float32, images=2, dim=18, side=4))
     assert len(found) == (10 if family == "tokens" else 3)
     assert all(error < 1e-5 < ALLOWED for error in found.values()), found
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "variant", ["life", "life(kernels=[1,7])", "local-ffn", "local-ffn!", "local-ffn(gate=eca)!", "cb+cbs@0", "life^"]
+)
+def test_whole_models_give_the_numbers_of_plain_ones(variant: str, kind: torch.dtype, monkeypatch) -> None:
+    """`!` folds, `^` preserves: every way by which a mechanism hands tokens to a kernel."""
+    torch.manual_seed(0)
+    host = timm.create_model(
+        "vit_tiny_patch16_224", img_size=(12, 16), patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=5
+    )
+    model = glocal.enhance(host, *glocal.named(variant.rstrip("!^")), preserve="^" in variant).eval()
+    model = (glocal.fold(model) if "!" in variant else model).to(DEVICE)
+    for parameter in model.parameters():
+        parameter.data += 0.02 * torch.randn(parameter.shape).to(parameter)
+    images = torch.randn(2, 3, 12, 16).to(DEVICE)
+    launched = []
+    for module in MODULES:
+        monkeypatch.setattr(module, "pays", lambda tokens: launched.append(1) or tokens.ndim >= 3)
+    with torch.no_grad():
+        found = copy.deepcopy(model).to(kind)(images.to(kind)).float()
+    monkeypatch.undo()
+    with torch.no_grad():
+        wanted = model(images)
+    assert bool(launched) == (kind is torch.float16 or "cb" not in variant)  # float32 has no kernel for the mean
+    torch.testing.assert_close(
+        found, wanted, rtol=0, atol=(1e-5 if kind is torch.float32 else 1e-2) * wanted.abs().max()
+    )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import fused, recorded, working_type
+from glocal.kernels.dispatch import fused, recorded, there, working_type
 
 
 def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
@@ -19,13 +19,14 @@ def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None
     operator = _operator()
     if operator is None:
         return deform_conv2d_reference(x, offset, weight, bias, stride, padding)
-    if x.device.type == "cpu" and (x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")):
-        # The operator has no half precision on the CPU.
-        with torch.autocast("cpu", enabled=False):
+    kind, device = working_type(x), x.device.type
+    if kind is torch.bfloat16 or (device == "cpu" and kind is torch.float16):
+        # The operator has no bfloat16, and on the CPU no half precision at all.
+        with torch.autocast(device, enabled=False):
             full = operator(
                 x.float(), offset.float(), weight.float(), None if bias is None else bias.float(), stride, padding
             )
-        return full.to(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype)
+        return full.to(kind)
     return operator(
         x, offset.to(x.dtype), weight.to(x.dtype), None if bias is None else bias.to(x.dtype), stride, padding
     )
@@ -61,7 +62,8 @@ def sample_taps_reference(x: Tensor, offset: Tensor, *, kernel: int, stride: int
     tap = torch.arange(kernel * kernel, device=x.device)[:, None, None]
     row = torch.arange(out_height, device=x.device)[:, None] * stride - padding + tap // kernel
     column = torch.arange(out_width, device=x.device) * stride - padding + tap % kernel
-    move = offset.unflatten(1, (-1, 2))  # (B, taps, 2, H', W')
+    # Places in float32 at least: half precision counts to 256 or 2048 without gaps, and an index needs more.
+    move = offset.to(torch.promote_types(offset.dtype, torch.float32)).unflatten(1, (-1, 2))  # (B, taps, 2, H', W')
     y, x0 = row + move[:, :, 0], column + move[:, :, 1]
     top, left = y.floor(), x0.floor()
     flat, total = x.flatten(2), torch.zeros((), device=x.device, dtype=x.dtype)
@@ -83,7 +85,8 @@ def _gathered(x: Tensor, offset: Tensor, kernel: int, stride: int, padding: int)
     patches = x.to(working_type(x)).permute(0, 2, 3, 1)
     patches = patches if patches.stride(-1) == 1 else patches.contiguous()
     operator = gather_taps if recorded(patches, offset) else run_gather_taps
-    return operator(patches, offset.contiguous(), kernel, stride, padding)
+    with there(patches):
+        return operator(patches, offset.contiguous(), kernel, stride, padding)
 
 
 def _operator() -> Callable[..., Tensor] | None:

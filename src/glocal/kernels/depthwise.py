@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.dispatch import pays, working_type
+from glocal.kernels.dispatch import pays, there, working_type
 from glocal.lattice import Lattice
 
 WIDEST = 7  # the kernel sums at most seven taps side by side
@@ -37,7 +37,8 @@ def depthwise_groups(
 
     tokens = _rows(tokens.to(working_type(tokens)))
     given = [tokens.new_empty(0) if weight is None else weight for weight in weights]
-    return depthwise_tokens(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
+    with there(tokens):
+        return depthwise_tokens(tokens, given, list(widths), parts, lattice.height, lattice.width, lattice.prefix)
 
 
 def depthwise_reference(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
+from threading import Lock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from glocal.kernels.trial import Family, trusted
 
-_switch = {"on": os.environ.get("GLOCAL_KERNELS", "1") != "0"}
+_switch = {"off": int(os.environ.get("GLOCAL_KERNELS", "1") == "0")}  # how many want plain PyTorch
+_lock = Lock()
 
 _HAS_TRITON = find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
@@ -21,9 +24,9 @@ MUCH = 2**22  # elements that keep a large GPU busy for longer than a launch tak
 
 def fused(tokens: Tensor, family: Family = "deform") -> bool:
     """Tell whether the fused kernels take these tokens; if not, plain PyTorch does the work."""
-    if not (tokens.is_cuda and _switch["on"] and tokens.dtype in (torch.float32, *HALF) and _HAS_TRITON):
+    if not tokens.is_cuda or _switch["off"] or not _HAS_TRITON or tokens.dtype not in (torch.float32, *HALF):
         return False
-    return not _exporting() and trusted(family, tokens.device.type, tokens.device.index)
+    return not _exporting() and trusted(family, working_type(tokens), tokens.device.type, tokens.device.index)
 
 
 def pays(tokens: Tensor) -> bool:
@@ -42,25 +45,40 @@ def recorded(*tensors: Tensor) -> bool:
     Otherwise its launches can be made directly, which spares the dispatcher's time at small batches.
     """
     watched = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    return watched or torch.compiler.is_compiling()
+    return watched or torch.compiler.is_compiling() or forward_ad._current_level >= 0
 
 
+def there(tokens: Tensor) -> AbstractContextManager[object]:
+    """Launch on the tokens' own device, which need not be the current one; compiled code sees to it itself."""
+    if torch.compiler.is_compiling() or not tokens.is_cuda:
+        return nullcontext()
+    return torch.cuda.device(tokens.device)
+
+
+# Traced as a constant: while compiling, torch before 2.13 answers yes to is_exporting().
+@torch.compiler.assume_constant_result
 def _exporting() -> bool:
-    # While compiling, torch before 2.13 answers yes to is_exporting().
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    return torch.compiler._is_exporting_flag
 
 
 @contextmanager
 def plain() -> Iterator[None]:
     """Keep to plain PyTorch inside a `with`; GLOCAL_KERNELS=0 does it for a whole process."""
-    before, _switch["on"] = _switch["on"], False
+    with _lock:
+        _switch["off"] += 1
     try:
         yield
     finally:
-        _switch["on"] = before
+        with _lock:
+            _switch["off"] -= 1
 
 
 def working_type(tokens: Tensor) -> torch.dtype:
     """Give the type a convolution would work in: the tokens' own, or autocast's."""
     kind = tokens.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
+
+
+def bare(*modules: nn.Module) -> bool:
+    """Tell whether nobody listens to these modules, so that their weights may be used without calling them."""
+    return not any(each._forward_hooks or each._forward_pre_hooks for each in modules)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glocal.kernels.depthwise import WIDEST
-from glocal.kernels.dispatch import pays, working_type
+from glocal.kernels.dispatch import pays, there, working_type
 from glocal.lattice import Lattice
 
 _KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.Hardswish: 1, nn.ReLU6: 2, nn.GELU: 3}
@@ -30,7 +30,8 @@ def hidden(
     tokens = tokens.to(working_type(tokens))
     kinds = (_KINDS[type(before)], _KINDS[type(after)])
     sizes = (lattice.height, lattice.width, lattice.prefix)
-    out, mean = hidden_tokens(tokens, conv.weight, conv.bias, *sizes, *kinds, pool)
+    with there(tokens):
+        out, mean = hidden_tokens(tokens, conv.weight, conv.bias, *sizes, *kinds, pool)
     return out, mean
 
 

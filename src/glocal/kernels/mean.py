@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from glocal.kernels.dispatch import HALF, pays
+from glocal.kernels.dispatch import HALF, pays, there
 
 
 def mean_token(tokens: Tensor) -> Tensor:
@@ -13,4 +13,5 @@ def mean_token(tokens: Tensor) -> Tensor:
         return tokens.mean(dim=1, keepdim=True)
     from glocal.kernels.mean_triton import mean_tokens
 
-    return mean_tokens(tokens).unsqueeze(1)
+    with there(tokens):
+        return mean_tokens(tokens).unsqueeze(1)

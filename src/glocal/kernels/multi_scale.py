@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glocal.kernels.depthwise import WIDEST, depthwise
-from glocal.kernels.dispatch import pays, working_type
+from glocal.kernels.dispatch import pays, there, working_type
 from glocal.lattice import Lattice
 
 
@@ -30,11 +30,11 @@ def multi_scale(
     tokens = tokens.to(kind)
     tokens = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
     given = [tokens.new_empty(0) if each is None else each for each in taps]
-    weights = [each.to(kind) for each in mixes]
+    weights = [each.to(kind).contiguous() for each in mixes]
+    shift = None if bias is None else bias.to(kind).contiguous()
     sizes = (lattice.height, lattice.width, lattice.prefix)
-    return multi_scale_tokens(
-        tokens, given, weights, None if bias is None else bias.to(kind), *sizes, torch.is_grad_enabled()
-    )[0]
+    with there(tokens):
+        return multi_scale_tokens(tokens, given, weights, shift, *sizes, torch.is_grad_enabled())[0]
 
 
 def multi_scale_reference(

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 
 from glocal.lattice import Lattice
 
 Family = Literal["tokens", "deform"]
 ALLOWED = 0.02  # of the norm; bfloat16 keeps eight bits
-_SIZES = (2, 128)  # images: little work and much of it are laid out in other ways
+_SIZES = (2, 256)  # images: little work and much of it are laid out in other ways
 
 
 # A tracer takes the answer as it is, and does not follow how it was found.
 @torch.compiler.assume_constant_result
-def trusted(family: Family, device: str, index: int | None) -> bool:
+def trusted(family: Family, kind: torch.dtype, device: str, index: int | None) -> bool:
     """Tell whether a family of kernels gave right numbers on a device; found out once, and a failure is told once."""
-    return _passes(family, device, index)
+    try:
+        return _passes(family, kind, device, index)
+    except torch.OutOfMemoryError:  # says nothing of the kernels: the next call tries again
+        return False
 
 
 @cache
-def _passes(family: Family, device: str, index: int | None) -> bool:
+def _passes(family: Family, kind: torch.dtype, device: str, index: int | None) -> bool:
     place = torch.device(device) if index is None else torch.device(device, index)
     try:
-        errors = [each for images in _SIZES for _, each in deviations(family, place, torch.bfloat16, images=images)]
+        with torch.cuda.device(place) if device == "cuda" else nullcontext():
+            errors = [each for images in _SIZES for _, each in deviations(family, place, kind, images=images)]
         wrong = [each for each in errors if not each <= ALLOWED]  # nan is not <= either
         reason = f"their numbers are {max(wrong):.1%} off" if wrong else ""
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # whatever a compiler or driver does not like: plain PyTorch can do the work
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     if reason:
         warnings.warn(
-            f"glocal's {family} kernels stay off on {place}: {reason}. Plain PyTorch does their work, with the same "
-            f"results. GLOCAL_KERNELS=0 keeps them off without this trial.",
+            f"glocal's {family} kernels stay off on {place} in {str(kind).split('.')[-1]}: {reason}. "
+            f"Plain PyTorch does their work. GLOCAL_KERNELS=0 keeps them off without this trial.",
             stacklevel=2,
         )
     return not reason
@@ -49,21 +56,22 @@ def deviations(
     """Give each result's and each gradient's distance from plain PyTorch in float32, relative to its norm."""
     from glocal.kernels.dispatch import plain
 
-    # Whatever the caller is in the middle of: autocast, no gradients, a pass that is being traced with fake tensors.
+    # Whatever the caller is in the middle of: autocast, no gradients, a trace with fake tensors, a count of operations.
     autocast = torch.autocast(device.type, enabled=False)
-    with unset_fake_temporarily(), torch.inference_mode(False), torch.enable_grad(), autocast, plain():
+    with _disable_current_modes(), torch.inference_mode(False), autocast, plain():
         # Not the global generator: a run with kernels must draw what a run without them draws.
         generator = torch.Generator().manual_seed(0)
 
         def make(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator).to(device, kind)
+            return torch.randn(shape, generator=generator, device="cpu").to(device, kind)
 
-        for name, fast, plain, leaves in (_tokens if family == "tokens" else _deform)(make, images, dim, side):
-            for i, error in enumerate(_compare(fast, plain, leaves)):
+        for name, fast, slow, leaves in (_tokens if family == "tokens" else _deform)(make, images, dim, side):
+            for i, error in enumerate(_compare(fast, slow, leaves, slopes=name != INFERENCE)):
                 yield f"{name}: {'result' if i == 0 else f'gradient {i}'}", error
 
 
 Case = tuple[str, Callable[..., Tensor], Callable[..., Tensor], list[Tensor]]
+INFERENCE = "hidden tokens"  # the one case without gradients
 
 
 def _tokens(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:
@@ -88,8 +96,8 @@ def _tokens(make: Callable[..., Tensor], images: int, dim: int, side: int) -> It
 
     act, bias = nn.Hardswish(), make(dim)
     yield (
-        "hidden tokens",  # at inference only
-        torch.no_grad()(lambda x: hidden_tokens(x, taps[0], bias, *sizes, 1, 1, True)[0]),
+        INFERENCE,
+        lambda x: hidden_tokens(x, taps[0], bias, *sizes, 1, 1, True)[0],
         lambda x: hidden_reference(x, taps[0].float(), bias.float(), act, act, lattice)[0],
         [tokens],
     )
@@ -109,13 +117,17 @@ def _deform(make: Callable[..., Tensor], images: int, dim: int, side: int) -> It
     yield "moved taps", lambda x, o: gather_taps(x, o, 2, 2, 0), plain, [patches, offset]
 
 
-def _compare(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: list[Tensor]) -> Iterator[float]:
-    mine, true = ([each.detach().to(to).requires_grad_() for each in leaves] for to in (leaves[0].dtype, torch.float32))
-    out, reference = fast(*mine), plain(*true)
+def _compare(
+    fast: Callable[..., Tensor], slow: Callable[..., Tensor], leaves: list[Tensor], *, slopes: bool
+) -> Iterator[float]:
+    mine, true = (
+        [each.detach().to(to).requires_grad_(slopes) for each in leaves] for to in (leaves[0].dtype, torch.float32)
+    )
+    out, reference = fast(*mine), slow(*true)
     yield _distance(out, reference)
-    if not out.requires_grad:
+    if not slopes:
         return
-    slope = torch.randn(reference.shape, generator=torch.Generator().manual_seed(1)).to(reference)
+    slope = torch.randn(reference.shape, generator=torch.Generator().manual_seed(1), device="cpu").to(reference)
     found = torch.autograd.grad(out, mine, slope.to(out.dtype))
     wanted = torch.autograd.grad(reference, true, slope)
     for here, there in zip(found, wanted, strict=True):

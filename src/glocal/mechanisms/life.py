@@ -15,7 +15,7 @@ from torch.nn.init import trunc_normal_
 
 from glocal.errors import GlocalError
 from glocal.kernels.depthwise import depthwise, depthwise_groups, lay_taps
-from glocal.kernels.dispatch import pays
+from glocal.kernels.dispatch import bare, pays
 from glocal.kernels.multi_scale import multi_scale
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
@@ -66,8 +66,9 @@ class MultiScaleQKV(nn.Module):
 
     def _fusable(self, tokens: Tensor, lattice: Lattice) -> bool:
         """Tell whether one kernel per scale can do it: layers as built here, and keys as in the paper."""
-        released = self.aux_key_first and lattice.prefix > 0
-        return pays(tokens) and not released and all(type(each) is nn.Linear for each in self.pointwise)
+        if not pays(tokens) or (self.aux_key_first and lattice.prefix > 0):
+            return False
+        return bare(*self.depthwise, *self.pointwise) and all(type(each) is nn.Linear for each in self.pointwise)
 
     def _mixed(self, scales: list[Tensor], prefix: int) -> Tensor:
         """Lay (B, N, 3, width) of each scale side by side within q, k and v."""

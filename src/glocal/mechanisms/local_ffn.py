@@ -16,7 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glocal.errors import GlocalError
 from glocal.kernels.depthwise import depthwise, lay_taps
-from glocal.kernels.dispatch import pays
+from glocal.kernels.dispatch import bare, pays
 from glocal.kernels.hidden import hidden, hidden_takes
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
@@ -76,7 +76,8 @@ class LocalFeedForward(nn.Module):
             return False
         folded = all(isinstance(norm, nn.Identity) for norm in (self.norm1, self.norm2, self.norm3))
         known = self.gate is None or _is_plain_se(self.gate)
-        return folded and known and hidden_takes(tokens, self.dw, self.act1, self.act2)
+        taken = folded and known and hidden_takes(tokens, self.dw, self.act1, self.act2)
+        return taken and bare(*self.modules())
 
     def _fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         assert self.dw is not None and self.act2 is not None
@@ -141,7 +142,8 @@ def _pointwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
 
 
 def _is_plain_se(gate: nn.Module) -> bool:
-    return type(gate) is SqueezeExcite and not gate.add_maxpool and isinstance(gate.bn, nn.Identity)
+    plain = type(gate) is SqueezeExcite and not gate.add_maxpool and isinstance(gate.bn, nn.Identity)
+    return plain and bare(*gate.modules())
 
 
 def _factor(gate: nn.Module, mean: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from glocal.kernels import trial
 
@@ -26,11 +27,11 @@ def _giving(monkeypatch: pytest.MonkeyPatch, errors: list[float]) -> None:
 @pytest.mark.parametrize("errors", [[0.001, 0.5], [0.001, float("nan")], [float("nan"), 0.001]])
 def test_wrong_numbers_keep_kernels_off_and_are_told_once(monkeypatch: pytest.MonkeyPatch, errors: list[float]) -> None:
     _giving(monkeypatch, errors)
-    with pytest.warns(UserWarning, match=r"tokens kernels stay off on cpu: their numbers are .*% off"):
-        assert not trial.trusted("tokens", "cpu", None)
+    with pytest.warns(UserWarning, match=r"tokens kernels stay off on cpu in bfloat16: their numbers are .*% off"):
+        assert not trial.trusted("tokens", torch.bfloat16, "cpu", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not trial.trusted("tokens", "cpu", None)
+        assert not trial.trusted("tokens", torch.bfloat16, "cpu", None)
 
 
 def test_a_compiler_that_gives_up_keeps_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,13 +39,32 @@ def test_a_compiler_that_gives_up_keeps_kernels_off(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("out of resource: shared memory\nand more")
 
     monkeypatch.setattr(trial, "deviations", broken)
-    with pytest.warns(UserWarning, match="stay off on cpu: RuntimeError: out of resource: shared memory. Plain"):
-        assert not trial.trusted("deform", "cpu", None)
+    with pytest.warns(
+        UserWarning, match="stay off on cpu in float16: RuntimeError: out of resource: shared memory. Plain"
+    ):
+        assert not trial.trusted("deform", torch.float16, "cpu", None)
+
+
+def test_a_device_without_room_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> Iterator[tuple[str, float]]:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(trial, "deviations", full)
+    assert not trial.trusted("tokens", torch.bfloat16, "cpu", None)
+    _giving(monkeypatch, [0.0])
+    assert trial.trusted("tokens", torch.bfloat16, "cpu", None)
+
+
+def test_a_kernel_that_lost_its_gradient_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = ("x", lambda x: x.detach() * 2, lambda x: x * 2, [torch.randn(2, 3)])
+    monkeypatch.setattr(trial, "_tokens", lambda *_: iter([lost]))
+    with pytest.warns(UserWarning, match="stay off"):
+        assert not trial.trusted("tokens", torch.float32, "cpu", None)
 
 
 def test_right_numbers_let_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
     _giving(monkeypatch, [0.0, 0.004])
-    assert trial.trusted("tokens", "cpu", None)
+    assert trial.trusted("tokens", torch.bfloat16, "cpu", None)
 
 
 def test_a_trial_while_tracing_works_on_real_tensors_and_with_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +78,16 @@ def test_a_trial_while_tracing_works_on_real_tensors_and_with_gradients(monkeypa
 
     @torch.compile(fullgraph=True, backend="eager")
     def doubled(x: Tensor) -> Tensor:
-        return x * 2 if trial.trusted("tokens", x.device.type, x.device.index) else x
+        return x * 2 if trial.trusted("tokens", x.dtype, x.device.type, x.device.index) else x
 
     x = torch.ones(3)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(doubled(x), 2 * x)
-    assert seen
+    with torch.inference_mode():
+        assert trial.trusted("tokens", torch.float16, "cpu", None)
+    with torch.no_grad(), FakeTensorMode():
+        assert trial.trusted("tokens", torch.bfloat16, "cpu", None)
+    assert len(seen) == 12
     assert set(seen) == {(Tensor, True, False)}
 
 
