@@ -41,29 +41,38 @@ def export(
     model: nn.Module,
     path: str | Path,
     *,
-    to: Kind = "onnx",
+    to: Kind | None = None,
     size: int | tuple[int, int] | None = None,
+    batch: int = 1,
     dynamic: bool = False,
     opset: int = 20,
     tolerance: float = 1e-4,
 ) -> Exported:
     """Write a folded copy of a model to a file, run the file on fresh images, and keep it only if they agree.
 
-    `dynamic` leaves the batch open, and the image size too where the host takes any. The file is tried at two batch
-    or image sizes then, else with two batches of images.
+    Without `to`, a file that ends in .pt2 is torch.export's and any other ONNX. `dynamic` leaves the batch open, and
+    the image size too where the host takes any. The file is tried at two batch or image sizes then, else twice at the
+    one shape it takes.
     """
     path, plain = Path(path), fold(model).cpu().float()
+    to = to or ("torch-export" if path.suffix == ".pt2" else "onnx")
     _check(plain, to, opset)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = _room(path)
     part = path.with_name(f"{path.stem}.{os.getpid()}.part.{'onnx' if to == 'onnx' else 'pt2'}")
     try:
-        *wishes, last = _wishes(plain, _pixels(model, size), dynamic)
+        *wishes, last = _wishes(plain, _pixels(model, size), dynamic, batch)
         for shapes, free in wishes:
             with contextlib.suppress(GlocalError):  # a host may take any size and yet not export so
                 return _attempt(plain, path, part, shapes, free, (to, opset, tolerance))
         return _attempt(plain, path, part, *last, (to, opset, tolerance))
+    except OSError as error:
+        raise GlocalError(f"cannot write {path}: {error.strerror or error}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+            if not path.exists():
+                for made in folder:
+                    made.rmdir()
 
 
 def open_model(
@@ -76,7 +85,7 @@ def open_model(
     if file.is_file():
         model = load(file)
         return enhance(model, *mechanisms, inplace=True).eval() if mechanisms else model
-    if file.suffix or "/" in place:
+    if "/" in place or file.suffix in (".safetensors", ".pth", ".pt", ".pt2", ".bin", ".onnx", ".yaml"):
         raise GlocalError(f"{place} is neither a run folder nor a file. Give one of these, or a model's name.")
     arguments: dict[str, Any] = {} if classes is None else {"num_classes": classes}
     sized: dict[str, Any] = {} if pixels is None else {"img_size": pixels}
@@ -91,14 +100,27 @@ def _attempt(
     to, opset, tolerance = how
     program = _trace(model, shapes[0], free)
     run = _write_onnx(program, part, opset) if to == "onnx" else _write_program(program, part)
-    difference = max(_difference(model, run, shape) for shape in shapes)
-    if not difference <= tolerance:
+    differences = [each for shape in shapes for each in _differences(model, run, shape)]
+    if not all(each <= tolerance for each in differences):  # nan is not <= either
+        worst = max((each for each in differences if not each <= tolerance), key=lambda each: (each != each, each))
         raise GlocalError(
-            f"{to} gives other numbers than PyTorch: the largest difference is {difference:.2g} of the largest output, "
+            f"{to} gives other numbers than PyTorch: the largest difference is {worst:.2g} of the largest output, "
             f"more than {tolerance:g}. Nothing was kept."
         )
     part.replace(path)
-    return Exported(path, tuple(shapes), tuple(sorted(free)), difference)
+    return Exported(path, tuple(shapes), tuple(sorted(free)), max(differences))
+
+
+def _room(path: Path) -> list[Path]:
+    """Make the folder a file goes to; give the folders that were not there, innermost first."""
+    if path.is_dir():
+        raise GlocalError(f"{path} is a folder. Name the file to write, such as {path / 'model.onnx'}.")
+    missing = [each for each in path.parents if not each.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GlocalError(f"cannot make the folder {path.parent}: {error.strerror or error}.") from None
+    return missing
 
 
 def _check(model: nn.Module, to: str, opset: int) -> None:
@@ -129,14 +151,16 @@ def _pixels(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, 
     return (size, size) if isinstance(size, int) else size
 
 
-def _wishes(model: nn.Module, pixels: tuple[int, int], dynamic: bool) -> list[tuple[list[Shape], dict[int, Any]]]:
+def _wishes(
+    model: nn.Module, pixels: tuple[int, int], dynamic: bool, batch: int
+) -> list[tuple[list[Shape], dict[int, Any]]]:
     """List what to leave open, boldest first, each with the shapes to try; the first of them is traced."""
     channels = getattr(model, "in_chans", None) or next(
         m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)
     )
-    first: Shape = (2, channels, *pixels)
     if not dynamic:
-        return [([first, first], {})]
+        return [([(batch, channels, *pixels)] * 2, {})]
+    first: Shape = (2, channels, *pixels)  # an open batch is not traced at one
     wishes: list[tuple[list[Shape], dict[int, Any]]] = [([first, (3, *first[1:])], {0: Dim.DYNAMIC})]
     other: Shape = (3, channels, 2 * pixels[0], 3 * pixels[1])
     if _takes(model, other):
@@ -180,7 +204,12 @@ def _write_onnx(program: ExportedProgram, path: Path, opset: int) -> Callable[[T
     written.save(path, external_data=False)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own kinds have no common base
+        raise GlocalError(
+            f"onnxruntime cannot read the file at opset {opset}: {str(error).strip()[-300:]} Nothing was kept."
+        ) from error
     name = session.get_inputs()[0].name
     return lambda images: [torch.as_tensor(each) for each in session.run(None, {name: images.numpy()})]
 
@@ -200,8 +229,8 @@ def _write_program(program: ExportedProgram, path: Path) -> Callable[[Tensor], S
 
 
 @torch.no_grad()
-def _difference(model: nn.Module, run: Callable[[Tensor], Sequence[Tensor]], shape: Shape) -> float:
-    """Compare on fresh images: the largest difference, as a share of the largest output."""
+def _differences(model: nn.Module, run: Callable[[Tensor], Sequence[Tensor]], shape: Shape) -> list[float]:
+    """Compare on fresh images: each output's largest difference, as a share of its largest number."""
     images = torch.randn(shape)
     try:
         got = run(images)
@@ -210,8 +239,10 @@ def _difference(model: nn.Module, run: Callable[[Tensor], Sequence[Tensor]], sha
             f"the exported file fails at {shape}: {str(error).strip()[-300:]} Nothing was kept."
         ) from error
     pairs = zip(got, _listed(model(images)), strict=True)
-    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-6)) for a, b in pairs)
+    return [float((a - b).abs().max() / b.abs().max().clamp_min(1e-6)) for a, b in pairs]
 
 
 def _listed(output: Any) -> list[Tensor]:
+    if isinstance(output, dict):
+        output = output.values()
     return [output] if isinstance(output, Tensor) else list(output)

@@ -7,9 +7,12 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from glocal import export
 from glocal.cli import app
+from glocal.errors import GlocalError
 
 runner = CliRunner()
 HOST = "deit_tiny_patch16_224"
@@ -78,6 +81,27 @@ def test_bench_times_folded_models_beside_eager_ones() -> None:
     assert [row["mode"] for row in rows] == ["eager", "eager", "folded", "folded"]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--plot", "times.xyz"], "cannot draw to times.xyz"),
+        (["--plot", "/proc/none/times.png"], "cannot draw to /proc/none/times.png"),
+        (["--against", "math:pi"], "cannot build 'math:pi'"),
+        (["--against", "torch.nn:Linear"], "cannot build 'torch.nn:Linear': TypeError"),
+        (["--against", "lit_smal"], "Did you mean 'lit_small'"),
+        (["--train", "--mode", "folded"], "training steps run eager or compiled"),
+        (["--train", "--graphs", "--mode", "compiled"], "training steps run eager or compiled"),
+        (["--device", "cuda:1"], "use cpu or cuda"),
+    ],
+)
+def test_bench_refuses_what_it_cannot_do_before_it_begins(options: list[str], told: str) -> None:
+    begun = ["--device", "cpu"] if "--device" not in options else []
+    done = runner.invoke(app, ["bench", HOST, "--size", "32", *begun, "--rounds", "2", *options])
+    assert isinstance(done.exception, GlocalError)
+    assert told in str(done.exception)
+    assert not done.stdout
+
+
 def third_party() -> object:
     from torch import nn
 
@@ -91,3 +115,45 @@ def test_export_writes_a_named_model_and_says_how_it_was_tried(tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert file.is_file()
     assert "any batch; tried at 2x3x32x32 and 3x3x32x32" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "told"),
+    [
+        ("", [], "is a folder. Name the file to write"),
+        ("file/model.onnx", [], "cannot make the folder"),
+        ("new/deep/model.onnx", ["--opset", "99"], "opset 99"),
+        ("new/model.onnx", ["--opset", "12"], "opset 12 is older than PyTorch writes"),
+    ],
+)
+def test_export_refuses_and_leaves_nothing(file: str, options: list[str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    arguments = ["export", HOST, str(tmp_path / file), "--size", "32", "--classes", "3", *options]
+    done = runner.invoke(app, arguments)
+    assert isinstance(done.exception, GlocalError), done.exception
+    assert told in str(done.exception)
+    assert [each.name for each in tmp_path.rglob("*")] == ["file"]
+
+
+def test_export_takes_the_kind_from_the_ending_and_a_name_with_a_tag(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt2"
+    arguments = ["export", "vit_tiny_patch16_224.augreg_in21k", str(file), "--size", "32", "--classes", "3"]
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0, done.exception
+    program = torch.export.load(file)
+    assert program.module()(torch.randn(1, 3, 32, 32)).shape == (1, 3)
+
+
+class Sometimes(torch.nn.Module):
+    """Gives a number at one place and none at another."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"fine": x.mean((1, 2, 3)), "lost": (x.mean() - 1e9).sqrt().expand(x.shape[0])}
+
+
+def test_numbers_that_are_none_are_not_kept(tmp_path: Path) -> None:
+    module = Sometimes()
+    module.in_chans = 3  # pyright: ignore
+    with pytest.raises(GlocalError, match="largest difference is nan"):
+        export(module, tmp_path / "model.pt2", size=8, dynamic=True)
+    assert not list(tmp_path.iterdir())

@@ -53,8 +53,9 @@ def bench(
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
     """Time a host and its variants: latency at batch 1, images per second at larger ones."""
-    from glocal.measure.speed_table import draw, speed_table
+    from glocal.measure.speed_table import check_plot, draw, speed_table
 
+    check_plot(plot)
     table = speed_table(
         host, variants or [], modes=[mode.value for mode in modes or [Mode.EAGER]], batches=batches or [1],
         sizes=sizes or ["224"], train=train, dtype=dtype.value, device=device, rounds=rounds, threads=threads,

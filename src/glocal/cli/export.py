@@ -19,9 +19,12 @@ class To(StrEnum):
 def export(
     model: Annotated[str, typer.Argument(help="A run folder, a file that glocal.save() wrote, or a model's name.")],
     out: Annotated[Path, typer.Argument(help="The file to write, such as model.onnx or model.pt2.")],
-    to: Annotated[To, typer.Option("--to", help="The kind of file.")] = To.ONNX,
+    to: Annotated[
+        To | None, typer.Option("--to", help="The kind of file; by its ending, .pt2 or .onnx, when not given.")
+    ] = None,
     variant: Annotated[str | None, typer.Option("--with", help="Mechanisms to graft onto a named model.")] = None,
     size: Annotated[str | None, typer.Option(help="Image size, N or HxW; the model's own by default.")] = None,
+    batch: Annotated[int, typer.Option(help="Images of a call, unless --dynamic.", min=1)] = 1,
     classes: Annotated[int | None, typer.Option(help="Number of classes of a named model.", min=1)] = None,
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Leave the batch open, and the size where it can be.")
@@ -34,7 +37,15 @@ def export(
     from glocal.measure.cost import parse_size
 
     pixels = parse_size(size)
-    done = run(open_model(model, variant, pixels, classes), out, to=to.value, size=pixels, dynamic=dynamic, opset=opset)
+    done = run(
+        open_model(model, variant, pixels, classes),
+        out,
+        to=None if to is None else to.value,
+        size=pixels,
+        batch=batch,
+        dynamic=dynamic,
+        opset=opset,
+    )
     tried = " and ".join("x".join(map(str, shape)) for shape in done.shapes)
     fixed = {(): "fixed shape", (0,): "any batch"}.get(done.free, "any batch and size")
     typer.echo(

@@ -49,8 +49,16 @@ def speed_table(
 ) -> Table:
     """Time a host beside its variants for every mode, size and batch; LIFE's Table 5 stands beside where it applies."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise GlocalError(f"there is no {device} device here. Use --device cpu.")
+    if device not in ("cpu", "cuda"):
+        raise GlocalError(
+            f"the device is {device!r}; use cpu or cuda. CUDA_VISIBLE_DEVICES chooses one of several GPUs."
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        raise GlocalError("there is no cuda device here. Use --device cpu.")
+    if train and (graphs or not set(modes) <= {"eager", "compiled"}):
+        raise GlocalError(
+            "training steps run eager or compiled: folded and optimised models, and graphs, do not train."
+        )
     if threads:
         torch.set_num_threads(threads)
     pixels = [cast("tuple[int, int]", parse_size(size)) for size in sizes]
@@ -60,6 +68,23 @@ def speed_table(
     ]
     rows = list(speed_rows(host, variants, settings, rounds=rounds, against=against))
     return Table(COLUMNS, rows, notes=(_machine(device, rounds),))
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a picture that could not be drawn, before minutes are spent on its figures."""
+    if path is None:
+        return
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise GlocalError(f"cannot draw to {path}: give a file that ends in .png, .pdf or .svg.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise GlocalError(f"cannot draw to {path}: {error.strerror or error}.") from None
 
 
 def draw(table: Table, path: Path) -> Path:
@@ -79,7 +104,6 @@ def draw(table: Table, path: Path) -> Path:
         axes.errorbar(area, [row["ms"] for row in rows], yerr=spread, marker="o", capsize=3, label=label)
     axes.set(xlabel="pixels", ylabel="ms, median and quartiles", xscale="log", yscale="log")
     axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return path
 
