@@ -119,6 +119,10 @@ def calls(images: int, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], o
     folded = hidden_triton.hidden_tokens
     yield "LocalFFN, folded", lambda: _body(folded)(hidden, three[0], make(768), *sizes, 1, 1, True)
     yield "CB", lambda: mean_triton.run_mean(x)
+    patches, offset = make(images // 2, 28, 28, 192), make(images // 2, 8, 14, 14)
+    yield "DTM", lambda: deform_triton.run_gather_taps(patches, offset, 2, 2, 0)
+    moved = make(images // 2, 14, 14, 4, 192)
+    yield "DTM", lambda: _body(deform_triton.gather_taps_backward)(moved, patches, offset, 2, 2, 0)
 
 
 def _body(operator: Any) -> Callable[..., Any]:
