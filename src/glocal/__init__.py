@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         named,
         spelled,
     )
-    from glocal.optimize import optimize
+    from glocal.optimize import compile_training, optimize
     from glocal.released import load_released
     from glocal.store import load, save
     from glocal.zoo import create_model
@@ -38,7 +38,7 @@ _HOME = {
     **dict.fromkeys(("GlocalError", "LatticeError"), "errors"),
     "Lattice": "lattice",
     **dict.fromkeys(("Graft", "Record", "enhance", "fold"), "enhance"),
-    "optimize": "optimize",
+    **dict.fromkeys(("compile_training", "optimize"), "optimize"),
     "export": "export",
     "create_model": "zoo",
     "load_released": "released",
