@@ -69,7 +69,9 @@ def compare(
     )
     folder = out or _free(Path("runs"), "compare")
     with exits_as_told():
-        result = run(made, pair, folder, screen(), resume=resume, budget=allowed, began=began)
+        result = run(
+            made, pair, folder, screen(aside=form is not Form.TEXT), resume=resume, budget=allowed, began=began
+        )
     page = report.write(result, folder)
     typer.echo("\n" + table(result, form.value).render(form.value))
     typer.echo(f"\n{page}", err=form is not Form.TEXT)

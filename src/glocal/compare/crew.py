@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from glocal.data.images import Pair
 from glocal.errors import GlocalError
 from glocal.train.screen import Screen, Silent
 from glocal.train.signals import Interrupted, Listener
+
+_PATIENCE = 20.0  # seconds a process has for its last checkpoint
 
 
 class Task(Protocol):
@@ -53,6 +56,9 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         for each in self.processes:
             each.terminate()
+        for each in self.processes:
+            each.join(_PATIENCE)  # one that listens for signals saves first, and may fail to: a full disk, say
+            each.kill()
             each.join()
 
     def work(self, tasks: Sequence[Task], show: Screen, told: Told, tick: Callable[[], None]) -> list[Any]:
@@ -113,3 +119,6 @@ def _work(pair: Pair | DensePair, todo: Any, told: Any) -> None:
             return
         except GlocalError as error:
             told.put((number, None, str(error)))
+        except Exception as error:  # a fault of ours: its place is worth showing
+            traceback.print_exc()
+            told.put((number, None, f"{type(error).__name__}: {error}"))

@@ -86,7 +86,7 @@ def intervals(rows: Sequence[tuple[str, float, float | None, float | None, int]]
         if start is not None and stop is not None:
             parts.append(f'<line class="line c{colour}" x1="{x(start)}" x2="{x(stop)}" y1="{level}" y2="{level}"/>')
         parts.append(f'<circle class="c{colour}" cx="{x(mean)}" cy="{level}" r="5"/>')
-        parts.append(_text(WIDTH - 4, level + 4, f"{mean:+.2f}", "end"))
+        parts.append(_text(WIDTH - 4, level + 4, f"{round(mean, 2) + 0.0:+.2f}", "end"))
     parts.append(_text((WIDTH + 70) / 2, height - 2, x_name, "middle"))
     return _svg(parts, height)
 

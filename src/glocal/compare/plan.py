@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ import torch
 from glocal.data.decode import sides
 from glocal.data.images import MemoryImages, Pair, StreamImages
 from glocal.data.settings import PRESETS, DataSettings
-from glocal.data.sources import load
+from glocal.data.sources import NAMED, load
 from glocal.errors import GlocalError
 from glocal.mechanisms import named, spelled
 from glocal.site import Mechanism
@@ -23,6 +25,7 @@ DEFAULT_VARIANTS = ("life", "local-ffn", "cb")
 # Small enough to train on a processor while one waits; a GPU gets DeiT-T, the papers' smallest host. With the rate and
 # the length below, the best plain host of benchmarks/digits_choice.py, chosen without the images it is judged on.
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
+FEW = 4  # patches a side below which a lattice has no neighbourhoods to speak of
 DIGITS_EPOCHS, DIGITS_RATE = 85, 4e-3
 MIDDLE = {"embed_dim": 96, "depth": 6, "num_heads": 3}
 _SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224)
@@ -84,11 +87,16 @@ def plan(
     augment: str | None = None,
 ) -> tuple[Plan, Pair]:
     """Look at the images and lay out a fair comparison."""
-    settings = DataSettings(name=data or "digits")
-    pair = load(settings)
+    if lr is not None and not 0 < lr < inf:
+        raise GlocalError(f"the learning rate is {lr}; it must be above 0, such as 1e-3.")
+    pair = load(DataSettings(name=data or "digits"))
+    # The folder is left with recipes that run from anywhere.
+    settings = DataSettings(name=_anywhere(data or "digits"))
     pixels, notes = _size(pair, size)
-    made, more = _host(host, pixels, patch, small=data is None, pretrained=pretrained)
+    made, few = _host(host, pixels, patch, small=data is None, pretrained=pretrained)
     batch = batch or min(64 if data is None else 128, _power(len(pair.train) // 4))
+    if batch > len(pair.train):
+        raise GlocalError(f"--batch is {batch}, but there are only {len(pair.train)} training images. Use fewer.")
     chosen = augment or ("none" if data is None else "light" if pixels <= 96 else "crop")
     if chosen not in PRESETS:
         raise GlocalError(f"unknown augmentation {chosen!r}. There are: {', '.join(PRESETS)}.")
@@ -97,7 +105,9 @@ def plan(
         data=replace(settings, size=pixels, batch_size=batch, augment=PRESETS[chosen], workers=2),
         epochs=epochs or DIGITS_EPOCHS,
         preserve=preserve,
-        optim=OptimSettings(lr=lr or (1e-4 if pretrained else DIGITS_RATE if data is None else 1e-3), clip=1.0),
+        optim=OptimSettings(
+            lr=lr if lr is not None else (1e-4 if pretrained else DIGITS_RATE if data is None else 1e-3), clip=1.0
+        ),
         mix=MixSettings(smoothing=0.1),
         precision="bf16" if torch.cuda.is_available() else "fp32",
         log_every=20,
@@ -106,7 +116,13 @@ def plan(
     listed = [Variant("host"), *(_variant(text) for text in (variants or DEFAULT_VARIANTS))]
     if len({each.name for each in listed}) < len(listed):
         raise GlocalError("two variants are the same. Give each once.")
-    return Plan(with_epochs(recipe, recipe.epochs), tuple(listed), tuple(range(seeds)), (*notes, *more)), pair
+    return Plan(with_epochs(recipe, recipe.epochs), tuple(listed), tuple(range(seeds)), (*notes, *few)), pair
+
+
+def _anywhere(name: str) -> str:
+    """Write a place so that it is found from any folder; the names of known sets stay."""
+    place = Path(name)
+    return str(place.resolve()) if name not in NAMED and place.exists() else name
 
 
 def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
@@ -152,20 +168,22 @@ def _host(
     name, arguments = _read_host(text) if text else _default_host(small, size)
     config: Any = get_pretrained_cfg(name)
     usual = config.input_size[-1] if config is not None else 224
-    if size != usual:
+    if size != usual and _takes_size(name):
         arguments.setdefault("img_size", size)
     if patch or (_takes_patch(name) and size < 160 and not pretrained):
         arguments.setdefault("patch_size", patch or fitting_patch(size))
     if small:
         arguments = {**SMALL, **arguments} if text is None else arguments
     step = arguments.get("patch_size")
-    notes: tuple[str, ...] = ()
-    if step:
-        if size % step:
-            raise GlocalError(f"images of {size} pixels cannot be cut into patches of {step}. Use --size or --patch.")
-        if size // step < 4:
-            notes = (f"the lattice is only {size // step}x{size // step} patches; local kernels see all of it at once",)
-    return HostSettings(name, pretrained, arguments), notes
+    if step and size % step:
+        raise GlocalError(f"images of {size} pixels cannot be cut into patches of {step}. Use --size or --patch.")
+    few = (few_patches(size // step, size // step),) if step and size // step < FEW else ()
+    return HostSettings(name, pretrained, arguments), few
+
+
+def few_patches(height: int, width: int) -> str:
+    """Warn of a lattice that a kernel sees all at once."""
+    return f"the lattice is only {height}x{width} patches; local kernels see all of it at once. Try a larger --size."
 
 
 def fitting_patch(size: int) -> int:
@@ -182,7 +200,21 @@ def _default_host(small: bool, size: int) -> tuple[str, dict[str, Any]]:
 
 
 def _takes_patch(name: str) -> bool:
-    return bool(re.match(r"(vit|deit|deit3|beit|eva|cait|mixer)_", name))
+    return bool(re.match(r"(vit|deit|deit3|beit|eva|cait)_", name))  # timm's Mixers have the patch in their name
+
+
+def _takes_size(name: str) -> bool:
+    """Tell whether a host is built for one image size; others take any."""
+    from timm import create_model
+
+    try:
+        with torch.device("meta"):
+            create_model(name, img_size=64)
+    except TypeError:
+        return False
+    except Exception:  # it does not like this very size
+        return True
+    return True
 
 
 def _read_host(text: str) -> tuple[str, dict[str, Any]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import shlex
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +25,7 @@ from glocal.compare.budget import Clock
 from glocal.compare.crew import Crew
 from glocal.compare.figures import Figures, measure
 from glocal.compare.jobs import Job, at_a_stretch
-from glocal.compare.plan import Plan, Variant
+from glocal.compare.plan import FEW, Plan, Variant, few_patches
 from glocal.compare.rounds import Rounds, note_progress, progressed
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.sources import in_memory
@@ -32,6 +36,7 @@ from glocal.train import checkpoint
 from glocal.train.journal import read
 from glocal.train.plain import differences, plain
 from glocal.train.screen import Screen
+from glocal.wrappers import OnLattice
 
 
 @dataclass(frozen=True)
@@ -93,21 +98,36 @@ def compare(
     if tiny:
         torch.set_num_threads(1)  # handing work around costs tiny models more than the work
     figures = {name: _figures(model, plan, pair) for name, model in models.items()}
+    if "patch_size" not in plan.recipe.host.arguments:
+        _tell_of_few_patches(models, show)
     clock.closing = _closing(figures)
     clock.refuse_spent()
     # Processes take some ten seconds to start.
     several = tiny and (budget is None or clock.left > 60)
-    with Crew(pair, min(os.cpu_count() or 1, len(plan.variants) * len(plan.seeds)) if several else 1, folder) as crew:
+    workers = min(os.cpu_count() or 1, len(plan.variants) * len(plan.seeds)) if several else 1
+    with _begun_or_gone(folder), Crew(pair, workers, folder) as crew:
         plan = _trained(plan, folder, crew, clock, show)
     results = [_result(variant, seed, _place(folder, variant, seed)) for variant, seed, _ in plan.runs()]
     looks: list[Strip] = []
     if budget is None or clock.left > 0:
         looks = strips(_first_models(plan, folder), pair, image_size(plan.recipe))
     images = (len(pair.train), len(pair.val))
-    command = " ".join(["glocal", *sys.argv[1:]])
+    command = shlex.join(["glocal", *sys.argv[1:]])
     return Comparison(
         plan, pair.train.classes, images, figures, tuple(results), command, clock.spent, tuple(looks), budget
     )
+
+
+@contextlib.contextmanager
+def _begun_or_gone(folder: Path) -> Iterator[None]:
+    """Remove a new folder again if no run got as far as a checkpoint, so that the mended command finds it free."""
+    fresh = not folder.exists()
+    try:
+        yield
+    except GlocalError:
+        if fresh and not any(folder.rglob("*.pt")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _trained(plan: Plan, folder: Path, crew: Crew, clock: Clock, show: Screen) -> Plan:
@@ -169,6 +189,16 @@ def _model(plan: Plan, variant: Variant, pair: Pair) -> nn.Module:
     torch.manual_seed(0)
     model = build(replace(plan.recipe, mechanisms=variant.mechanisms), pair)
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _tell_of_few_patches(models: dict[str, nn.Module], show: Screen) -> None:
+    """Warn where a kernel sees the whole image: asked of the models themselves, which have just seen one."""
+    cells = [part.cell for model in models.values() for part in model.modules() if isinstance(part, OnLattice)]
+    if not cells:
+        return
+    lattice = cells[0].read()
+    if min(lattice.height, lattice.width) < FEW:
+        show.note(few_patches(lattice.height, lattice.width))
 
 
 def _is_tiny(models: dict[str, nn.Module], plan: Plan, pair: Pair) -> bool:

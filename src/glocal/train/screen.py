@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 
 class Screen(Protocol):
@@ -46,8 +46,9 @@ class Silent:
 class Lines(Silent):
     """One line now and then."""
 
-    def __init__(self, every: float = 30.0) -> None:
+    def __init__(self, every: float = 30.0, *, aside: bool = False) -> None:
         self.every = every
+        self.aside = aside
         self.title, self.total, self.first = "", 0, 0
         self.began = self.last = 0.0
         self.values: dict[str, float] = {}
@@ -66,20 +67,24 @@ class Lines(Silent):
         self.last = now
         left = (now - self.began) / max(done - self.first, 1) * (self.total - done)
         told = "  ".join(f"{name} {_short(value)}" for name, value in self.values.items())
-        print(f"{self.title}  {done}/{self.total}  {told}  {clock(left)} left", flush=True)
+        print(f"{self.title}  {done}/{self.total}  {told}  {clock(left)} left", flush=True, file=self._file)
 
     def note(self, text: str) -> None:
         """Write a line."""
-        print(text, flush=True)
+        print(text, flush=True, file=self._file)
+
+    @property
+    def _file(self) -> TextIO:
+        return sys.stderr if self.aside else sys.stdout
 
 
 class Bar:
     """A bar with throughput and time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, aside: bool = False) -> None:
         from rich.console import Console
 
-        self.console = Console()
+        self.console = Console(stderr=aside)
         self.bar: Any = None
         self.job: Any = None
 
@@ -116,11 +121,12 @@ class Bar:
             self.bar = None
 
 
-def screen(main: bool = True) -> Screen:
-    """Choose a display for where the output goes."""
+def screen(main: bool = True, *, aside: bool = False) -> Screen:
+    """Choose a display for where the output goes; `aside` leaves standard output to the result."""
     if not main:
         return Silent()
-    return Bar() if sys.stdout.isatty() else Lines()
+    live = (sys.stderr if aside else sys.stdout).isatty()
+    return Bar(aside=aside) if live else Lines(aside=aside)
 
 
 def clock(seconds: float) -> str:

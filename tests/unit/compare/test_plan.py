@@ -61,6 +61,41 @@ def test_long_images_and_small_lattices_are_warned_of(tmp_path: Path) -> None:
         plan(str(tmp_path / "set"), patch=5)
 
 
+@pytest.mark.parametrize(
+    ("host", "arguments"),
+    [
+        ("pvt_v2_b0", {}),
+        ("mixer_s16_224", {"img_size": 32}),
+        ("vit_tiny_patch16_224", {"img_size": 32, "patch_size": 4}),
+    ],
+)
+def test_a_host_is_asked_only_for_what_it_takes(host: str, arguments: dict, tmp_path: Path) -> None:
+    made, _ = plan(str(_folder(tmp_path / "set", 32)), host=host, seeds=1)
+    assert made.recipe.host.arguments == arguments
+
+
+def test_places_are_written_so_that_they_are_found_from_any_folder(tmp_path: Path, monkeypatch) -> None:
+    _folder(tmp_path / "set", 32)
+    monkeypatch.chdir(tmp_path)
+    made, _ = plan("set", seeds=1)
+    assert made.recipe.data.name == str(tmp_path / "set")
+    (tmp_path / "digits").mkdir()
+    assert plan("digits", seeds=1)[0].recipe.data.name == "digits"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"lr": 0.0}, "must be above 0"),
+        ({"lr": float("nan")}, "must be above 0"),
+        ({"batch": 2000}, "only 1347 training"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(options: dict, told: str) -> None:
+    with pytest.raises(GlocalError, match=told):
+        plan(**options)
+
+
 def test_hosts_are_read_with_options() -> None:
     made, _ = plan(host="vit_tiny_patch16_224(depth=3, embed_dim=24)", variants=["cb"])
     assert made.recipe.host.arguments == {"depth": 3, "embed_dim": 24, "img_size": 8, "patch_size": 2}
