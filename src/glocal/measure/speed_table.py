@@ -88,24 +88,36 @@ def check_plot(path: Path | None) -> None:
 
 
 def draw(table: Table, path: Path) -> Path:
-    """Draw each model's median time over the number of pixels."""
+    """Draw each model's median time over the image size, and beside it the ratio to the host."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    lines: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    times, ratios = figure.subplots(1, 2)
+    lines: dict[str, list[dict[str, Any]]] = {}
     for row in table.rows:
-        height, width = (int(side) for side in row["size"].split("x"))
-        label = f"{row['model']}, {row['mode']}, batch {row['batch']}"
-        lines.setdefault(label, []).append((height * width, row))
-    for label, points in lines.items():
-        area, rows = zip(*sorted(points, key=lambda point: point[0]), strict=True)
-        spread = [[row["ms"] - row["low"] for row in rows], [row["high"] - row["ms"] for row in rows]]
-        axes.errorbar(area, [row["ms"] for row in rows], yerr=spread, marker="o", capsize=3, label=label)
-    axes.set(xlabel="pixels", ylabel="ms, median and quartiles", xscale="log", yscale="log")
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=150)
+        lines.setdefault(f"{row['model']}, {row['mode']}, batch {row['batch']}", []).append(row)
+    for label, rows in lines.items():
+        ordered = sorted(rows, key=_pixels)
+        area = [_pixels(row) for row in ordered]
+        spread = [[row["ms"] - row["low"] for row in ordered], [row["high"] - row["ms"] for row in ordered]]
+        times.errorbar(area, [row["ms"] for row in ordered], yerr=spread, marker="o", capsize=3, label=label)
+        ratios.plot(area, [row["ratio"] for row in ordered], marker="o")
+    sizes = {_pixels(row): row["size"] for row in table.rows}
+    for axes in (times, ratios):
+        axes.set(xlabel="image", xscale="log")
+        axes.set_xticks(list(sizes), list(sizes.values()))
+        axes.minorticks_off()
+        axes.grid(axis="y", alpha=0.3)
+    times.set(ylabel="ms, median and quartiles", yscale="log")
+    ratios.set(ylabel="ratio to the host")
+    times.legend(fontsize="small")
+    figure.savefig(path, dpi=130)
     return path
+
+
+def _pixels(row: dict[str, Any]) -> int:
+    height, width = (int(side) for side in row["size"].split("x"))
+    return height * width
 
 
 def _machine(device: str, rounds: int) -> str:
