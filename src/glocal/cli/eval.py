@@ -12,7 +12,10 @@ from glocal.cli.cost import Form
 def eval_(
     model: Annotated[str, typer.Argument(help="A run folder, or a file that glocal.save() wrote.")],
     data: Annotated[
-        str | None, typer.Option(help="Images to evaluate on; the run's own validation part by default.")
+        str | None,
+        typer.Option(
+            help="Images to evaluate on, all of them or their val part; the run's own validation part by default."
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Images per batch.", min=1)] = 128,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also show each class.")] = False,
@@ -29,7 +32,7 @@ def eval_(
     if is_dense(model):
         typer.echo(_dense(model, data, min(batch, 16), per_class, spoilt, form.value))
         return
-    figures, classes = evaluate(model, data, batch)
+    figures, classes = evaluate(model, data, batch, lambda note: typer.echo(f"glocal: {note}", err=True))
     rows = [{"class": "all", "images": figures["images"], **{k: figures[k] for k in ("top1", "top5", "loss")}}]
     if per_class:
         counts = [sum(row) for row in figures["confusion"]]

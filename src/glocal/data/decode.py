@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from glocal.data.images import FileImages, Images, MemoryImages, few
+from glocal.data.images import UNREADABLE, FileImages, Images, MemoryImages, few
 from glocal.errors import GlocalError
 
 
 def to_memory(images: Images, size: tuple[int, int], unreadable: int) -> tuple[MemoryImages, tuple[str, ...]]:
     """Bring every image to one size; up to `unreadable` broken files are skipped and named."""
+    (held,), notes = parts_to_memory([images], size, unreadable)
+    return held, notes
+
+
+def parts_to_memory(
+    parts: Sequence[Images], size: tuple[int, int], unreadable: int
+) -> tuple[list[MemoryImages], tuple[str, ...]]:
+    """Bring the images of all parts to one size; the parts' broken files are counted together."""
+    read = [_part_to_memory(part, size) for part in parts]
+    broken = [name for _, names in read for name in names]
+    notes = (refuse_many(broken, unreadable),) if broken else ()
+    for part, (held, names) in zip(parts, read, strict=True):
+        if len(part) and not len(held):
+            raise GlocalError(f"none of {len(part)} images can be read: {few(names)}. Are they whole?")
+    return [held for held, _ in read], notes
+
+
+def _part_to_memory(images: Images, size: tuple[int, int]) -> tuple[MemoryImages, list[str]]:
     if isinstance(images, MemoryImages):
-        return _resized(images, size), ()
+        return _resized(images, size), []
     assert isinstance(images, FileImages)
     with ThreadPoolExecutor(4) as pool:
         decoded = list(pool.map(lambda index: _decode(images, index, size), range(len(images))))
     broken = [images.name(i) for i, each in enumerate(decoded) if each is None]
-    notes = (refuse_many(broken, unreadable),) if broken else ()
-    kept = torch.tensor([i for i, each in enumerate(decoded) if each is not None])
-    pixels = torch.stack([each for each in decoded if each is not None])
-    return MemoryImages(pixels, images.labels[kept], images.classes, images.mean, images.std), notes
+    kept = torch.tensor([i for i, each in enumerate(decoded) if each is not None], dtype=torch.int64)
+    whole = [each for each in decoded if each is not None]
+    pixels = torch.stack(whole) if whole else torch.empty(0, len(images.mean), *size, dtype=torch.uint8)
+    return MemoryImages(pixels, images.labels[kept], images.classes, images.mean, images.std), broken
 
 
 def refuse_many(broken: list[str], limit: int) -> str:
@@ -41,7 +61,7 @@ def sides(images: FileImages, most: int = 200) -> Tensor:
     for index in range(0, len(images), max(len(images) // most, 1)):
         try:
             image = images.open(index)
-        except (OSError, SyntaxError, ValueError):
+        except UNREADABLE:
             continue
         found.append((image.height, image.width))
     if not found:
@@ -58,13 +78,11 @@ def _resized(images: MemoryImages, size: tuple[int, int]) -> MemoryImages:
 
 
 def _decode(images: FileImages, index: int, size: tuple[int, int]) -> Tensor | None:
-    from PIL import Image, ImageOps
-
     try:
         image = images.open(index)
-        image.load()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except UNREADABLE:
         return None
     if (image.height, image.width) != size:
         image = ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    pixels = torch.from_numpy(np.array(image)).view(*size, -1)  # (H, W, C); grey has no C before
+    return pixels.permute(2, 0, 1).contiguous()

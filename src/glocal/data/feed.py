@@ -14,7 +14,7 @@ from torch import Tensor
 from glocal.data.augment import Augmenter
 from glocal.data.chance import keys
 from glocal.data.decode import refuse_many
-from glocal.data.images import FileImages, Images, MemoryImages, StreamImages
+from glocal.data.images import UNREADABLE, FileImages, Images, MemoryImages, StreamImages
 from glocal.data.order import Order
 from glocal.data.settings import DataSettings
 
@@ -163,8 +163,7 @@ class _Reader:
         for _ in range(20):
             try:
                 image = self.images.open(index)
-                image.load()
-            except (OSError, SyntaxError, ValueError):
+            except UNREADABLE:
                 broken.append(self.images.name(index))
                 if not self.replace:
                     break

@@ -12,8 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glocal.data.decode import to_memory
-from glocal.data.images import FileImages, MemoryImages, Pair, StreamImages, few, holdout
+from glocal.data.decode import parts_to_memory
+from glocal.data.folders import folder
+from glocal.data.images import (
+    FileImages,
+    Images,
+    MemoryImages,
+    Pair,
+    StreamImages,
+    few,
+    holdout,
+    with_channels,
+)
+from glocal.data.npz import npz, statistics
 from glocal.data.settings import DataSettings
 from glocal.data.stream import open_stream
 from glocal.errors import GlocalError, nearest
@@ -35,7 +46,7 @@ def load(settings: DataSettings, seed: int = 0) -> Pair:
         return Pair(train, val)
     elif "/" in name and name.split("/")[0] in ("torch", "hfds", "tfds"):
         pair = _timm(name, settings)
-    elif name.endswith(".npz") or name.endswith(".tar") or Path(name).is_dir():
+    elif _is_place(name):
         pair = _npz_pair(Path(name), settings, seed) if _holds_npz(Path(name)) else _folder_pair(settings, seed)
     else:
         raise GlocalError(
@@ -43,7 +54,42 @@ def load(settings: DataSettings, seed: int = 0) -> Pair:
             f"Known sets: {', '.join(NAMED)}, and timm's torch/…, hfds/…, wds/…"
         )
     _check(pair, name)
-    return _limited(pair, settings.limit, seed)
+    pair = _limited(pair, settings.limit, seed)
+    return replace(pair, notes=pair.notes + _without_images(pair))
+
+
+def load_measured(settings: DataSettings) -> Pair:
+    """Open images to measure on, which are both parts: those for validation, or all where nothing parts them."""
+    if settings.name in NAMED or not _is_place(settings.name):
+        pair = load(settings)
+        return Pair(pair.val, pair.val, pair.notes)
+    place = Path(settings.name)
+    part = validation_part(place)
+    images, notes = _whole(part or place)
+    told = f"measured on all {len(images)} images of {part or place}" + (", its validation part" if part else "")
+    return Pair(images, images, (told, *notes, *_without_images(Pair(images, images))))
+
+
+def validation_part(place: Path) -> Path | None:
+    """Find the validation part of a folder; an .npz file is meant as it is, whatever lies beside it."""
+    if not place.is_dir():
+        return None
+    if _part(place, _VAL, ".npz"):
+        return _part(place, _VAL, ".npz")
+    folders = [each.name for each in os.scandir(place) if each.is_dir() and not each.name.startswith(".")]
+    # Beside folders other than `train`, a folder `test` is a class like any other.
+    return _part(place, _VAL) if len(folders) == 1 or _part(place, _TRAIN) else None
+
+
+def _whole(place: Path) -> tuple[MemoryImages | FileImages, tuple[str, ...]]:
+    stored = _part(place, _TRAIN, ".npz") if place.is_dir() else place
+    if stored is not None and stored.suffix == ".npz":
+        return npz(stored), ()
+    return folder(_part(place, _TRAIN) or place)
+
+
+def _is_place(name: str) -> bool:
+    return name.endswith((".npz", ".tar")) or Path(name).is_dir()
 
 
 def digits(settings: DataSettings | None = None) -> Pair:
@@ -57,45 +103,9 @@ def digits(settings: DataSettings | None = None) -> Pair:
     # chosen by it; benchmarks/digits_choice.py chooses on parts of the training images alone.
     train, val = torch.arange(len(labels)).tensor_split([len(labels) * 3 // 4])
     images = MemoryImages(
-        pixels, labels, tuple(str(i) for i in range(10)), *_statistics(pixels[train].permute(0, 2, 3, 1).numpy())
+        pixels, labels, tuple(str(i) for i in range(10)), *statistics(pixels[train].permute(0, 2, 3, 1).numpy())
     )
     return Pair(images.take(train), images.take(val))
-
-
-def npz(path: Path) -> MemoryImages:
-    """Read `images` (N, H, W, 3) uint8 and `labels` (N,), and `classes` where they are named."""
-    if not path.is_file():
-        raise GlocalError(f"{path} does not exist.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            names = {name: file[name] for name in ("images", "labels", "classes") if name in file.files}
-            found = file.files
-    except (OSError, ValueError, EOFError) as error:
-        raise GlocalError(f"{path} cannot be read as .npz: {error}") from None
-    if "images" not in names or "labels" not in names:
-        raise GlocalError(f"{path} holds {', '.join(found) or 'nothing'}; it needs `images` and `labels`.")
-    pixels, labels = names["images"], names["labels"]
-    if pixels.ndim == 3:
-        pixels = pixels[..., None]
-    if pixels.ndim != 4 or pixels.dtype != np.uint8 or pixels.shape[-1] not in (1, 3):
-        raise GlocalError(f"{path}: images are {pixels.dtype} {pixels.shape}; wanted uint8 (N, H, W, 3) or (N, H, W).")
-    if len(labels) != len(pixels):
-        raise GlocalError(f"{path}: {len(pixels)} images but {len(labels)} labels.")
-    count = int(labels.max()) + 1 if len(labels) else 0
-    classes = tuple(str(each) for each in names.get("classes", range(count)))
-    if len(classes) < count or (len(labels) and int(labels.min()) < 0):
-        raise GlocalError(
-            f"{path}: labels run from {labels.min()} to {labels.max()}, but there are {len(classes)} classes."
-        )
-    mean, std = _statistics(pixels)
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-    return MemoryImages(tensor, torch.from_numpy(labels.astype(np.int64)), classes, mean, std)
-
-
-def _statistics(pixels: np.ndarray[Any, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    some = pixels[:: max(len(pixels) // 5000, 1)].astype(np.float32) / 255
-    mean, std = some.mean(axis=(0, 1, 2)), some.std(axis=(0, 1, 2))
-    return tuple(round(float(m), 4) for m in mean), tuple(round(max(float(s), 1e-3), 4) for s in std)
 
 
 def _holds_npz(path: Path) -> bool:
@@ -118,7 +128,8 @@ def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
     val = npz(val_file)
     if val.classes != train.classes:
         raise GlocalError(f"{train_file.name} has {len(train.classes)} classes, {val_file.name} {len(val.classes)}.")
-    return Pair(train, MemoryImages(val.pixels, val.labels, train.classes, train.mean, train.std))
+    val = with_channels(val, train.pixels.shape[1])
+    return Pair(train, replace(val, mean=train.mean, std=train.std))
 
 
 def _held_out(images: MemoryImages | FileImages, settings: DataSettings, seed: int) -> Pair:
@@ -131,11 +142,11 @@ def _folder_pair(settings: DataSettings, seed: int) -> Pair:
     root = Path(settings.name)
     train_root = _part(root, _TRAIN) or root
     val_root = _part(root, _VAL) if train_root != root else None
-    train, notes = _folder(train_root)
+    train, notes = folder(train_root)
     if val_root is None:
         pair = _held_out(train, settings, seed)
         return Pair(pair.train, pair.val, notes + pair.notes)
-    val, more = _folder(val_root)
+    val, more = folder(val_root)
     if val.classes != train.classes:
         missing = sorted(set(train.classes) ^ set(val.classes))
         raise GlocalError(
@@ -143,26 +154,6 @@ def _folder_pair(settings: DataSettings, seed: int) -> Pair:
             f"only one of them has {few(missing)}. Both need the same class folders."
         )
     return Pair(train, val, notes + more)
-
-
-def _folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
-    from timm.data import create_dataset
-
-    notes: tuple[str, ...] = ()
-    folders: list[str] = []
-    if root.is_dir():
-        folders = sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
-        if not folders:
-            raise GlocalError(f"{root} has no sub-folders. Put the images of each class in a folder of its own.")
-    try:
-        dataset: Any = create_dataset("", root=str(root), search_split=False)
-    except (RuntimeError, AssertionError) as error:
-        raise GlocalError(f"{root}: {error}") from None
-    classes = tuple(sorted(dataset.reader.class_to_idx, key=dataset.reader.class_to_idx.get))
-    if empty := sorted(set(folders) - set(classes)):
-        notes = (f"no image in {few([str(root / name) for name in empty])}: no such class is learned",)
-    labels = torch.tensor([int(sample[1]) for sample in dataset.reader.samples])
-    return FileImages(dataset, labels, classes, torch.arange(len(labels))), notes
 
 
 def _timm(name: str, settings: DataSettings, statistics: tuple[Any, Any] | None = None) -> Pair:
@@ -224,6 +215,23 @@ def _check(pair: Pair, name: str) -> None:
         )
 
 
+def _without_images(pair: Pair) -> tuple[str, ...]:
+    """Name classes that a part has no image of: their accuracy would read as 0 %, and nobody would know why."""
+    if isinstance(pair.train, StreamImages) or isinstance(pair.val, StreamImages):
+        return ()
+    learned, measured = (set(part.labels.unique().tolist()) for part in (pair.train, pair.val))
+    names = dict(enumerate(pair.train.classes))
+    kinds = {
+        "no image at all": names.keys() - learned - measured,
+        "no training image": (names.keys() - learned) & measured,
+        "no validation image": (names.keys() - measured) & learned,
+    }
+    told = "their accuracy is shown as 0 %"
+    return tuple(
+        f"{text} of class {few([names[i] for i in sorted(which)])}: {told}" for text, which in kinds.items() if which
+    )
+
+
 def _limited(pair: Pair, limit: int | None, seed: int) -> Pair:
     if limit is None or limit >= len(pair.train) or isinstance(pair.train, StreamImages):
         return pair
@@ -233,12 +241,18 @@ def _limited(pair: Pair, limit: int | None, seed: int) -> Pair:
 
 def in_memory(pair: Pair, settings: DataSettings, size: tuple[int, int]) -> Pair:
     """Bring images to one size and keep them as bytes, where the settings ask for it or the set is small."""
-    parts = [pair.train, pair.val]
+    if not fits(pair, settings, size):
+        return pair
+    (train, val), notes = parts_to_memory((pair.train, pair.val), size, settings.unreadable)
+    return Pair(train, val, pair.notes + notes)
+
+
+def fits(pair: Pair, settings: DataSettings, size: tuple[int, int]) -> bool:
+    """Tell whether images are kept in memory."""
+    parts: tuple[Images, ...] = (pair.train, pair.val)
     if any(isinstance(part, StreamImages) for part in parts):
-        return pair
+        return False
+    if not any(isinstance(part, FileImages) for part in parts) or settings.memory == "yes":
+        return True
     pixels = sum(len(part) for part in parts) * size[0] * size[1] * 3
-    files = any(isinstance(part, FileImages) for part in parts)
-    if files and (settings.memory == "no" or (settings.memory == "auto" and (max(size) > 96 or pixels > 2**31))):
-        return pair
-    (train, broken), (val, more) = (to_memory(part, size, settings.unreadable) for part in parts)
-    return Pair(train, val, pair.notes + broken + more)
+    return settings.memory == "auto" and max(size) <= 96 and pixels <= 2**31

@@ -17,6 +17,8 @@ from glocal.data.order import Order
 from glocal.data.settings import PRESETS, DataSettings
 from glocal.data.sources import digits, load
 from glocal.errors import GlocalError
+from glocal.train.tasks.classify import Classify
+from tests.unit.train.tiny import recipe
 
 
 @pytest.fixture
@@ -110,6 +112,25 @@ def test_evaluation_of_files_leaves_unreadable_ones_out(pictures: Path) -> None:
     broken = made.validation.name(0)
     Path(broken).write_bytes(b"")
     assert sum(len(labels) for _, labels in made.val()) == len(made.validation) - 1
+
+
+def test_an_image_of_too_many_pixels_is_told_like_a_broken_one(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (90, 90)).save(pictures / "a" / "03.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    made, told = _files(pictures), []
+    made.warn = told.append
+    list(itertools.chain(made.train(0), made.val()))
+    assert len(told) == 1
+    assert "03.png" in told[0]
+
+
+def test_training_without_one_readable_validation_image_is_refused(pictures: Path) -> None:
+    made = _files(pictures)
+    for i in range(len(made.validation)):
+        Path(made.validation.name(i)).write_bytes(b"none")
+    task = Classify(recipe(), made, 2)
+    with pytest.raises(GlocalError, match="none of the validation images can be read"):
+        task.evaluate(torch.nn.Linear(2, 2), lambda each: each)
 
 
 def test_pad_crop_on_files_keeps_the_size(pictures: Path) -> None:

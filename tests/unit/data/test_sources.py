@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from glocal.data.images import FileImages, MemoryImages, holdout
+from glocal.data.decode import sides
+from glocal.data.images import FileImages, MemoryImages, eight_bit, holdout, with_channels
 from glocal.data.settings import DataSettings
 from glocal.data.sources import digits, in_memory, load, npz
 from glocal.errors import GlocalError
@@ -88,6 +90,140 @@ def test_unreadable_images_are_named_counted_and_skipped_up_to_a_limit(folder: P
         in_memory(load(settings), settings, (12, 12))
 
 
+def test_unreadable_images_of_both_parts_count_together(folder: Path) -> None:
+    settings = DataSettings(name=str(folder), unreadable=1)
+    pair = load(settings)
+    assert isinstance(pair.train, FileImages)
+    assert isinstance(pair.val, FileImages)
+    for part in (pair.train, pair.val):
+        Path(part.name(0)).write_bytes(b"none")
+    with pytest.raises(GlocalError, match="2 images cannot be read"):
+        in_memory(pair, settings, (12, 12))
+
+
+def test_a_part_without_one_readable_image_is_refused(folder: Path) -> None:
+    settings = DataSettings(name=str(folder))
+    pair = load(settings)
+    assert isinstance(pair.val, FileImages)
+    for i in range(len(pair.val)):
+        Path(pair.val.name(i)).write_bytes(b"none")
+    with pytest.raises(GlocalError, match="none of 4 images can be read"):
+        in_memory(pair, settings, (12, 12))
+
+
+def test_an_image_of_too_many_pixels_is_unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _picture(folder / "cat" / "3.png", 3, side=40)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
+    settings = DataSettings(name=str(folder))
+    pair = load(settings)
+    assert isinstance(pair.train, FileImages)
+    assert "3.png" in in_memory(pair, settings, (12, 12)).notes[-1]
+    assert sides(pair.train).max() == 12
+
+
+def test_top_level_folders_are_the_classes_whatever_lies_within(tmp_path: Path) -> None:
+    for i, place in enumerate(("a/s1", "a/s2", "b/s1", "b/s3/deep", "c", "c/.cache")):
+        for j in range(5):
+            _picture(tmp_path / place / f"{j}.png", 40 * i + j)
+    pair = load(DataSettings(name=str(tmp_path)))
+    assert pair.train.classes == ("a", "b", "c")
+    assert len(pair.train) + len(pair.val) == 25
+    assert "add to the class: a/s1, a/s2, b/s1, b/s3/deep" in pair.notes[0]
+    with pytest.raises(GlocalError, match=r"folder only, b, which holds .* give .*/b"):
+        load(DataSettings(name=str(_alone(tmp_path, "b"))))
+
+
+def _alone(root: Path, name: str) -> Path:
+    (root / ".alone").mkdir()
+    (root / name).rename(root / ".alone" / name)
+    return root / ".alone"
+
+
+def test_every_kind_of_image_is_taken_and_other_files_are_named(folder: Path) -> None:
+    for end in ("webp", "BMP", "gif", "tif", "TIFF", "jpeg", "JPG"):
+        _picture(folder / "cat" / f"x.{end}", 40)
+    (folder / "dog" / "readme.txt").write_text("dogs")
+    (folder / "cat" / ".DS_Store").write_text("hidden")
+    _picture(folder / "stray.png", 1)
+    settings = DataSettings(name=str(folder))
+    pair = in_memory(load(settings), settings, (12, 12))
+    assert len(pair.train) + len(pair.val) == 27
+    assert pair.notes[0].startswith("2 files ignored")
+    assert "readme.txt" in pair.notes[0]
+    assert "stray.png" in pair.notes[0]
+
+
+def test_folders_with_no_image_tell_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "x.doc").write_text("x")
+    with pytest.raises(GlocalError, match=r"no image in its 1 folders. 1 file ignored, .*x\.doc"):
+        load(DataSettings(name=str(tmp_path)))
+
+
+def test_an_archive_of_class_folders_is_read(folder: Path) -> None:
+    with tarfile.open(folder.parent / "set.tar", "w") as archive:
+        archive.add(folder, arcname=".")
+    settings = DataSettings(name=str(folder.parent / "set.tar"))
+    pair, files = (
+        in_memory(load(each), each, (12, 12)) for each in (settings, DataSettings(name=str(folder), unreadable=0))
+    )
+    assert pair.train.classes == ("cat", "dog")
+    assert isinstance(pair.train, MemoryImages)
+    assert isinstance(files.train, MemoryImages)
+    assert torch.equal(pair.train.pixels, files.train.pixels)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (np.array([[0, 257, 32896, 65535]], np.uint16), [0, 1, 128, 255]),
+        (np.array([[0, 257, 32896, 65535]], np.int32), [0, 1, 128, 255]),
+        (np.array([[0, 1, 128, 255]], np.int32), [0, 1, 128, 255]),
+        (np.array([[-1000, 0, 1000]], np.int32), [0, 128, 255]),
+        (np.array([[0, 0.5, 1, np.nan]], np.float32), [0, 128, 255, 0]),
+        (np.array([[0, 1, 128, 255]], np.float32), [0, 1, 128, 255]),
+        (np.array([[0, 5e5, 1e6]], np.float32), [0, 128, 255]),
+        (np.array([[7e5, 7e5]], np.float32), [0, 0]),
+    ],
+    ids=str,
+)
+def test_deep_greys_are_scaled_to_bytes(values: np.ndarray, wanted: list[int]) -> None:
+    image = Image.fromarray(values)
+    assert np.asarray(eight_bit(image, "L")).ravel().tolist() == wanted
+    assert np.asarray(eight_bit(image, "RGB"))[..., 2].ravel().tolist() == wanted
+
+
+def test_a_sixteen_bit_file_is_read_as_its_eight_bits_are(folder: Path) -> None:
+    shades = np.arange(144).reshape(12, 12)
+    Image.fromarray((shades * 257).astype(np.uint16)).save(folder / "cat" / "0.png")
+    pair = load(DataSettings(name=str(folder)))
+    for part in (pair.train, pair.val):
+        assert isinstance(part, FileImages)
+        for i in range(len(part)):
+            if part.name(i).endswith("cat/0.png"):
+                assert np.array_equal(np.asarray(part.open(i))[..., 0], shades)
+                return
+    pytest.fail("the image is in neither part")
+
+
+def test_colours_turn_grey_as_pillow_turns_them(folder: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 9, 9, 3), dtype=np.uint8)
+    images = MemoryImages(torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.zeros(3), ("a",))
+    grey = np.stack([np.asarray(Image.fromarray(each).convert("L")) for each in pixels])
+    assert np.array_equal(with_channels(images, 1).pixels[:, 0].numpy(), grey)
+    assert with_channels(with_channels(images, 1), 3).pixels.shape == (3, 3, 9, 9)
+
+
+def test_classes_without_images_are_named(folder: Path, tmp_path: Path) -> None:
+    _picture(folder / "emu" / "only.png", 9)
+    assert "no validation image of class emu" in load(DataSettings(name=str(folder))).notes[-1]
+    labels = np.repeat([0, 1, 5, 9], 5)
+    np.savez(tmp_path / "gaps.npz", images=np.zeros((20, 8, 8, 3), np.uint8), labels=labels)
+    notes = load(DataSettings(name=str(tmp_path / "gaps.npz"))).notes
+    assert len(notes) == 2
+    assert "no image at all of class 2, 3, 4, 6, 7 and 1 more" in notes[-1]
+
+
 def test_decoded_images_keep_their_pixels(folder: Path) -> None:
     settings = DataSettings(name=str(folder))
     pair = load(settings)
@@ -117,14 +253,53 @@ def test_npz_files_are_read_and_their_faults_told(tmp_path: Path) -> None:
         "20 images but 5 labels": {"images": images, "labels": labels[:5]},
         "wanted uint8": {"images": images.astype(np.float32), "labels": labels},
         "there are 2 classes": {"images": images, "labels": labels, "classes": np.array(["a", "b"])},
+        "one name for each label": {"images": images, "labels": labels, "classes": np.array("abcd")},
+        "holds no images": {"images": images[:0], "labels": labels[:0]},
+        "labels are text; wanted 20 whole numbers": {"images": images, "labels": labels.astype(str)},
+        "such as nan": {"images": images, "labels": np.where(labels == 1, np.nan, labels)},
+        "such as 1.5": {"images": images, "labels": np.where(labels == 1, 1.5, labels)},
+        "such as -1": {"images": images, "labels": labels - 1},
+        r"of shape \(\);": {"images": images, "labels": np.array(3)},
+        r"labels.reshape\(-1\)": {"images": images, "labels": labels[:, None]},
+        r"labels.argmax\(axis=1\)": {"images": images, "labels": np.eye(4)[labels]},
+        "20 images with labels up to 1000000000. Number the 4 classes": {
+            "images": images,
+            "labels": np.where(labels == 3, 10**9, labels),
+        },
     }
     for text, arrays in faults.items():
         np.savez(tmp_path / "bad.npz", **arrays)
-        with pytest.raises(GlocalError, match=text):
+        with pytest.raises(GlocalError, match=rf"bad\.npz.*{text}"):
             npz(tmp_path / "bad.npz")
+    for kind, count in ((np.float32, 4), (np.uint8, 4), (bool, 2)):
+        np.savez(tmp_path / "bad.npz", images=images, labels=labels.astype(kind))
+        assert npz(tmp_path / "bad.npz").classes == ("0", "1", "2", "3")[:count]
     (tmp_path / "bad.npz").write_bytes(b"PK not a zip")
     with pytest.raises(GlocalError, match="cannot be read"):
         npz(tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz_files_are_told(tmp_path: Path, save) -> None:
+    file = tmp_path / "bad.npz"
+    save(file, images=np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8), labels=np.arange(20))
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    spoilt = whole[:middle] + bytes(each ^ 255 for each in whole[middle : middle + 9]) + whole[middle + 9 :]
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    for content in (whole[:middle], spoilt, b"PK\3\4 junk", b"", b"junk", (tmp_path / "array.npy").read_bytes()):
+        file.write_bytes(content)
+        with pytest.raises(GlocalError, match=r"bad\.npz cannot be read as \.npz"):
+            npz(file)
+
+
+def test_parts_of_an_npz_pair_take_the_channels_of_the_training_part(tmp_path: Path) -> None:
+    images, labels = np.zeros((20, 8, 8, 3), np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "train.npz", images=images[..., 0], labels=labels)
+    np.savez(tmp_path / "test.npz", images=images, labels=labels)
+    pair = load(DataSettings(name=str(tmp_path)))
+    assert isinstance(pair.val, MemoryImages)
+    assert pair.val.pixels.shape == (20, 1, 8, 8)
 
 
 def test_an_npz_pair_uses_the_test_file_for_validation(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from glocal.data.feed import Batch, Feed
+from glocal.errors import GlocalError
 from glocal.measure.accuracy import Tally
 from glocal.train.settings import MixSettings, Recipe
 from glocal.train.tasks.distill import Teacher
@@ -47,12 +48,13 @@ class Classify:
     @torch.no_grad()
     def evaluate(self, model: nn.Module, reduce: Callable[[Tensor], Tensor]) -> dict[str, Any]:
         """Count the validation images that are named rightly, each once over all processes."""
-        tally: Tally | None = None
+        tally = Tally(self.classes, next(model.parameters()).device)  # a process may have no image of its own
         for images, labels in self.feed.val():
-            tally = tally or Tally(self.classes, images.device)
             tally.add(model(images).float(), labels)
-        assert tally is not None
-        return tally.reduced(reduce).figures()
+        figures = tally.reduced(reduce).figures()
+        if not figures["images"]:
+            raise GlocalError("none of the validation images can be read. Are they whole?")
+        return figures
 
 
 def _mixup(mix: MixSettings, classes: int) -> Mixup | None:
