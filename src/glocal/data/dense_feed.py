@@ -18,7 +18,7 @@ from glocal.data.decode import refuse_many
 from glocal.data.dense import Boxed, DenseImages, DensePair, Labelled
 from glocal.data.dense_transforms import evaluation, training
 from glocal.data.feed import _drawing_from  # pyright: ignore[reportPrivateUsage]
-from glocal.data.images import few
+from glocal.data.images import UNREADABLE, few
 from glocal.data.order import Order
 from glocal.data.segmentation import read_labels
 from glocal.data.settings import DataSettings
@@ -125,7 +125,7 @@ class _Reader:
         """Keep all images decoded, where they are few: worker processes share them."""
         try:
             first = self._pixels(0)
-        except (OSError, SyntaxError, ValueError):
+        except UNREADABLE:
             return
         if most is not None and first.numel() * len(self) > most:
             return
@@ -145,7 +145,7 @@ class _Reader:
         for _ in range(20):
             try:
                 image, target = self._read(index, strange)
-            except (OSError, SyntaxError, ValueError):
+            except UNREADABLE:
                 broken.append(self.images.name(index))
                 if not self.training:
                     break
@@ -164,13 +164,13 @@ class _Reader:
     def _attempt(self, index: int) -> Tensor | None:
         try:
             return self._pixels(index)
-        except (OSError, SyntaxError, ValueError):
+        except UNREADABLE:
             return None
 
     def _attempt_labels(self, index: int) -> tuple[Tensor, list[int]] | None:
         try:
             return self._labels(index)
-        except (OSError, SyntaxError, ValueError):
+        except UNREADABLE:
             return None
 
     def _pixels(self, index: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glocal.data.dense import DenseImages, DensePair, Findings, Labelled
-from glocal.data.images import few
+from glocal.data.images import UNREADABLE, few
 from glocal.data.settings import DataSettings
 from glocal.data.splits import split_names
 from glocal.errors import GlocalError
@@ -95,7 +95,7 @@ def _check_values(images: DenseImages, findings: Findings, most: int = 200) -> N
     for sample in looked:
         try:
             _, values = read_labels(sample, images)
-        except (OSError, SyntaxError, ValueError):
+        except UNREADABLE:
             continue  # told when it is read
         odd += [(sample.labels.name, values[-1])] if values else []
     for name, value in odd:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from glocal.data.images import UNREADABLE, eight_bit
 from glocal.errors import GlocalError
 
 MAX_BYTES = 64 * 2**20
@@ -33,7 +34,7 @@ def read_picture(path: str | Path) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows
             image = Image.open(path)
         check_size(image.size, path.name)
-        return ImageOps.exif_transpose(image).convert("RGB")
+        return eight_bit(ImageOps.exif_transpose(image), "RGB")
     except Image.DecompressionBombError:
         raise GlocalError(
             f"{path.name} has more than {MAX_PIXELS / 1e6:.0f} million pixels. Make it smaller first."
@@ -42,7 +43,7 @@ def read_picture(path: str | Path) -> Image.Image:
         raise GlocalError(
             f"{path.name} is not an image that can be read. JPEG, PNG, WebP, GIF, BMP and TIFF are."
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise GlocalError(
             f"{path.name} is broken and cannot be decoded ({error}). Save it anew, or take another."
         ) from None

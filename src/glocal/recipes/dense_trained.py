@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from glocal.data.dense_transforms import evaluation
+from glocal.data.images import UNREADABLE
 from glocal.data.segmentation import read_labels
 from glocal.errors import GlocalError
 from glocal.heads.draw import draw_boxes, draw_labels, legend
@@ -22,6 +22,7 @@ from glocal.measure.robustness import Spoilt, robustness
 from glocal.recipes.dense import DENSE, dense_size, dense_task, open_dense
 from glocal.recipes.reopen import reopen
 from glocal.recipes.schema import read, with_data
+from glocal.recipes.trained import facts_of
 from glocal.train.settings import Recipe
 from glocal.train.tasks.detect import to_size
 from glocal.train.tasks.segment import at_size, label_scores
@@ -72,7 +73,9 @@ def open_dense_run(path: str) -> TrainedDense:
         raise GlocalError(f"{folder} holds no model.safetensors. Finish it with `glocal train … --resume`.")
     model = reopen(folder / "model.safetensors").to("cuda" if torch.cuda.is_available() else "cpu").eval()
     recipe = read(folder / "recipe.yaml")
-    facts: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    facts = facts_of(folder / "metrics.json")
+    if missing := [name for name in ("classes", "mean", "std") if name not in facts]:
+        raise GlocalError(f"{folder / 'metrics.json'} lacks {', '.join(missing)}. Finish the run with --resume.")
     return TrainedDense(model, recipe, tuple(facts["classes"]), tuple(facts["mean"]), tuple(facts["std"]))
 
 
@@ -124,7 +127,7 @@ def predict_dense(
     for file in images:
         try:
             pixels = read_pixels(file)
-        except (OSError, SyntaxError, ValueError) as error:
+        except UNREADABLE as error:
             broken.append(f"{file} cannot be read: {error}")
             continue
         found = trained.look(pixels)

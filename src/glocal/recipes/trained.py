@@ -64,7 +64,7 @@ def open_trained(path: str) -> Trained:
         advice = "Finish it with `glocal train … --resume`." if begun else "It is no run folder."
         raise GlocalError(f"{place} holds no model.safetensors. {advice}")
     model = load_model(file).to("cuda" if torch.cuda.is_available() else "cpu")
-    facts = _facts(file.parent / "metrics.json")
+    facts = facts_of(file.parent / "metrics.json")
     recipe = file.parent / "recipe.yaml"
     data = read(recipe).data if recipe.exists() else DataSettings()
     count: int = getattr(model, "num_classes", 1000)
@@ -73,7 +73,8 @@ def open_trained(path: str) -> Trained:
     return Trained(model, classes, mean, std, _size(model, data), data, bool(facts.get("classes")))
 
 
-def _facts(file: Path) -> dict[str, Any]:
+def facts_of(file: Path) -> dict[str, Any]:
+    """Read a run's figures; none where it has none."""
     if not file.exists():
         return {}
     try:
