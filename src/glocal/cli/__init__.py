@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import NoReturn
 
@@ -49,8 +51,24 @@ def main() -> NoReturn:
     from glocal.errors import GlocalError
 
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # while a failure can still be told
     except GlocalError as error:
         typer.echo(f"glocal: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        _output_failed(error)
     sys.exit(0)
+
+
+def _output_failed(error: OSError) -> NoReturn:
+    """Tell that there is no room for what is written; where no one reads on, as behind `| head`, say nothing."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left once more at its end
+    if error.errno == errno.EPIPE:
+        sys.exit(1)
+    typer.echo(f"glocal: {error.filename or 'output'} cannot be written: {error.strerror}. Make room.", err=True)
+    sys.exit(2)

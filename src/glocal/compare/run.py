@@ -31,7 +31,7 @@ from glocal.data.images import MemoryImages, Pair
 from glocal.data.sources import in_memory
 from glocal.errors import GlocalError
 from glocal.measure.cost import cost
-from glocal.recipes.run import build, image_size
+from glocal.recipes.build import build, image_size
 from glocal.train import checkpoint
 from glocal.train.journal import read
 from glocal.train.plain import differences, plain

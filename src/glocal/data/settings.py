@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from math import isfinite
+from typing import Any, Literal, cast
 
 from glocal.data.dense import Dense
 from glocal.errors import GlocalError, nearest
+
+Fault = tuple[tuple[str, ...], str]  # the keys it is about, and what is said
+
+
+class SettingsError(GlocalError):
+    """Settings that cannot be; every fault at once, each with the keys it is about."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return "\n".join(text for _, text in self.faults)
+
+
+class Check:
+    """Gathers the faults of one group of settings; what is not given is no fault."""
+
+    def __init__(self, settings: object, group: str = "") -> None:
+        self.settings, self.start = settings, f"{group}." if group else ""
+        self.faults: list[Fault] = []
+
+    def at_least(self, least: float, *names: str, strict: bool = False) -> None:
+        """Ask for finite numbers from `least` on, or above it."""
+        wanted = f"must be {'more than' if strict else 'at least'} {least}"
+        for name in names:
+            self._each(name, wanted, lambda value: value > least if strict else value >= least)
+
+    def between(self, low: float, high: float, *names: str, why: str = "it lies") -> None:
+        """Ask for numbers in a range, both ends allowed."""
+        for name in names:
+            self._each(name, "", lambda value: low <= value <= high, f"{why} between {low} and {high}")
+
+    def refuse(self, text: str, *names: str) -> None:
+        """Note a fault of its own words, and which settings it is about."""
+        self.faults.append((tuple(self.start + name for name in names), text))
+
+    def done(self) -> None:
+        """Raise if there was a fault."""
+        if self.faults:
+            raise SettingsError(self.faults)
+
+    def _each(self, name: str, wanted: str, right: Any, told: str = "") -> None:
+        found = getattr(self.settings, name)
+        listed: Sequence[Any] = () if found is None else found if isinstance(found, tuple) else (found,)
+        if not all(isfinite(value) and right(value) for value in listed):
+            self.refuse(f"{self.start}{name} is {found}; {told or f'it {wanted}'}.", name)
 
 
 @dataclass(frozen=True)
@@ -28,11 +77,17 @@ class Augment:
     interpolation: str = "bicubic"
 
     def __post_init__(self) -> None:
-        for name in ("flip", "erase"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise GlocalError(f"augment.{name} is {getattr(self, name)}; a chance lies between 0 and 1.")
-        if self.padding < 0:
-            raise GlocalError(f"augment.padding is {self.padding}; it cannot be negative.")
+        check = Check(self, "data.augment")
+        check.between(0, 1, "flip", "erase", why="a chance lies")
+        check.at_least(0, "padding", "jitter")
+        for name, most in (("scale", 1.0), ("ratio", float("inf"))):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= most or not isfinite(high):
+                limit = ", at most 1" if name == "scale" else ""
+                check.refuse(
+                    f"data.augment.{name} is {(low, high)}; it takes the smaller number first, above 0{limit}.", name
+                )
+        check.done()
 
 
 _DEIT = Augment("resized", flip=0.5, rand="rand-m9-mstd0.5-inc1", jitter=0.4, erase=0.25)
@@ -46,23 +101,68 @@ PRESETS: dict[str, Augment] = {
 }
 
 
-def augment(value: str | dict[str, Any]) -> Augment:
+def augment(value: Any) -> Augment:
     """Read an augmentation: a preset's name, or options, which may start from one: {preset: deit, flip: 0}."""
     if isinstance(value, str):
         return _preset(value)
-    given = dict(value)
+    if not isinstance(value, dict):
+        raise GlocalError(
+            f"data.augment is {value!r}; it takes {', '.join(PRESETS)}, or options such as {{preset: deit, flip: 0}}."
+        )
+    given = dict(cast("dict[str, Any]", value))
     base = _preset(given.pop("preset", "none"))
+    ready, check = dict[str, Any](), Check(None, "data.augment")
     known = [each.name for each in fields(Augment)]
-    for key in given:
+    for key, each in given.items():
         if key not in known:
-            raise GlocalError(f"unknown key {key!r} in augment.{nearest(key, known)} It takes: {', '.join(known)}.")
-    return replace(base, **{key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
+            told = f"unknown key {key!r} in data.augment.{nearest(str(key), known)} It takes: {', '.join(known)}."
+            check.refuse(told, str(key))
+            continue
+        fits, ready[key], wanted = _fitted(key, each)
+        if not fits:
+            del ready[key]
+            check.refuse(f"data.augment.{key} is {each!r}; it takes {wanted}.", key)
+    try:
+        made = replace(base, **ready)
+    except SettingsError as error:
+        raise SettingsError([*check.faults, *error.faults]) from None
+    check.done()
+    return made
 
 
-def _preset(name: str) -> Augment:
-    if name not in PRESETS:
-        raise GlocalError(f"unknown augmentation {name!r}.{nearest(name, PRESETS)} There are: {', '.join(PRESETS)}.")
+def _preset(name: Any) -> Augment:
+    if not isinstance(name, str) or name not in PRESETS:
+        near = nearest(str(name), PRESETS)
+        raise SettingsError([(("data.augment",), f"unknown augmentation {name!r}.{near} There are: {_LISTED}.")])
     return PRESETS[name]
+
+
+_LISTED = ", ".join(PRESETS)
+_WORDS = {
+    "crop": ("none", "pad", "resized"),
+    "interpolation": ("bicubic", "bilinear", "nearest", "box", "hamming", "lanczos", "random"),
+}
+
+
+def _fitted(key: str, value: Any) -> tuple[bool, Any, str]:
+    """Tell whether an option is of its kind, what it becomes, and what the kind is called."""
+    if key in _WORDS:
+        return value in _WORDS[key], value, ", ".join(_WORDS[key])
+    if key == "rand":
+        return value is None or isinstance(value, str), value, "a word such as rand-m9-mstd0.5-inc1"
+    if key == "padding":
+        return isinstance(value, int) and not isinstance(value, bool), value, "a whole number"
+    if key in ("scale", "ratio"):
+        pair = [_number(each) for each in cast("list[Any]", value)] if isinstance(value, (list, tuple)) else []
+        return len(pair) == 2 and None not in pair, tuple(pair), "two numbers, such as [0.5, 1.0]"
+    return _number(value) is not None, _number(value), "a number"
+
+
+def _number(value: Any) -> float | None:
+    try:  # YAML reads 5e-1 as a word
+        return float(value) if isinstance(value, str) else None if isinstance(value, bool) else value + 0
+    except (TypeError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -101,8 +201,11 @@ class DataSettings:
     """For images with boxes or label maps."""
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("repeats", 1), ("workers", 0), ("unreadable", 0)):
-            if getattr(self, name) < least:
-                raise GlocalError(f"data.{name} is {getattr(self, name)}; it must be at least {least}.")
-        if not 0 < self.holdout < 1:
-            raise GlocalError(f"data.holdout is {self.holdout}; a share lies between 0 and 1.")
+        check = Check(self, "data")
+        check.at_least(1, "size", "batch_size", "eval_batch_size", "repeats", "classes", "limit")
+        check.at_least(0, "workers", "unreadable")
+        for name in ("holdout", "crop_pct"):
+            value: float | None = getattr(self, name)
+            if value is not None and not (0 < value < 1 or (value == 1 and name == "crop_pct")):
+                check.refuse(f"data.{name} is {value}; a share lies between 0 and 1.", name)
+        check.done()

@@ -76,6 +76,8 @@ def plain() -> Iterator[None]:
 def working_type(tokens: Tensor) -> torch.dtype:
     """Give the type a convolution would work in: the tokens' own, or autocast's."""
     kind = tokens.device.type
+    if kind == "meta":  # which autocast does not know
+        return tokens.dtype
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
 
 

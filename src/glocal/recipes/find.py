@@ -28,17 +28,18 @@ def find(name: str) -> Path:
     given = Path(name)
     if given.is_dir() and (given / "recipe.yaml").is_file():
         return given / "recipe.yaml"
-    if given.suffix in (".yaml", ".yml"):
+    wanted = name
+    if given.suffix.lower() in (".yaml", ".yml"):
         if given.is_file():
             return given
-        name = name.removesuffix(given.suffix)
+        wanted = name.removesuffix(given.suffix)
     known = names()
-    if name not in known:
+    if wanted not in known:
         raise GlocalError(
-            f"{name!r} is neither a recipe file nor a recipe of glocal.{nearest(name, known)} "
+            f"{name!r} is neither a recipe file nor a recipe of glocal.{nearest(wanted, known)} "
             f"`glocal recipes` lists them."
         )
-    return HOME / f"{name}.yaml"
+    return HOME / f"{wanted}.yaml"
 
 
 def listed() -> list[Listed]:

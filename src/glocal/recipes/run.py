@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +19,11 @@ from torch import nn
 
 from glocal.data.dense import DensePair
 from glocal.data.feed import FileFeed, feed
-from glocal.data.images import MemoryImages, Pair
+from glocal.data.images import Pair
 from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
+from glocal.recipes.build import build, image_size, misfit, try_on
 from glocal.recipes.dense import DENSE, build_dense, dense_task, open_dense
 from glocal.recipes.lines import write
 from glocal.store import save
@@ -30,7 +34,6 @@ from glocal.train.screen import Screen, screen
 from glocal.train.settings import Recipe
 from glocal.train.tasks.classify import Classify
 from glocal.train.tasks.distill import Teacher
-from glocal.zoo import create_model
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ def run(
     show = show or screen(accelerator.is_main_process)
     if not accelerator.is_main_process:
         return _train(recipe, folder, accelerator, resume, show, title, pair, part)
-    with checkpoint.alone_in(folder):
+    if recipe.length_warning:
+        show.note(recipe.length_warning)
+    with _alone_in(folder):
         _refuse_second(folder, resume)
         return _train(recipe, folder, accelerator, resume, show, title, pair, part)
 
@@ -81,40 +86,6 @@ def accelerate(recipe: Recipe, folder: Path) -> Accelerator:
     trackers: list[Any] = list(recipe.trackers)
     cpu = not torch.cuda.is_available()  # said aloud, or several processes on a processor do not find each other
     return Accelerator(cpu=cpu, mixed_precision=precision, log_with=trackers or None, project_dir=folder)
-
-
-def build(recipe: Recipe, pair: Pair) -> nn.Module:
-    """Make the host for these images and graft the mechanisms."""
-    arguments = dict(recipe.host.arguments)
-    classes = len(pair.train.classes)
-    if arguments.setdefault("num_classes", classes) != classes:
-        raise GlocalError(
-            f"the recipe says {arguments['num_classes']} classes, but {recipe.data.name} has {classes}. "
-            f"Leave host.num_classes out, or mend the folders."
-        )
-    if isinstance(pair.train, MemoryImages) and pair.train.pixels.shape[1] != 3:
-        arguments.setdefault("in_chans", pair.train.pixels.shape[1])
-    make = {"preserve": recipe.preserve, "pretrained": recipe.host.pretrained}
-    if recipe.data.size is not None and "img_size" not in arguments:
-        try:
-            return create_model(recipe.host.name, *recipe.mechanisms, **make, **arguments, img_size=recipe.data.size)
-        except TypeError:  # a host that takes any size has no such argument
-            pass
-    try:
-        return create_model(recipe.host.name, *recipe.mechanisms, **make, **arguments)
-    except TypeError as error:
-        raise GlocalError(f"{recipe.host.name} does not take these arguments: {error}.") from None
-
-
-def image_size(recipe: Recipe) -> tuple[int, int]:
-    """Tell the size images are brought to: the recipe's, or the host's own."""
-    size: Any = recipe.data.size or recipe.host.arguments.get("img_size")
-    if size is None:
-        from timm.models import get_pretrained_cfg
-
-        config: Any = get_pretrained_cfg(recipe.host.name)
-        size = tuple(config.input_size[-2:]) if config is not None else 224
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def seed(number: int) -> None:
@@ -147,6 +118,7 @@ def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, fo
         source.warn = show.note
     seed(recipe.seed)
     model = build(recipe, pair)
+    try_on(model, recipe, pair)
     if recipe.sync_bn:
         model = _synchronised(model, accelerator)
     classes, images = len(pair.train.classes), pair.train
@@ -161,7 +133,10 @@ def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, fo
 
 def _prepare_dense(recipe: Recipe, pair: DensePair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
     seed(recipe.seed)
-    model = build_dense(recipe, len(pair.train.classes))
+    try:
+        model = build_dense(recipe, len(pair.train.classes))
+    except (AssertionError, RuntimeError, ValueError, ArithmeticError) as error:
+        raise misfit(recipe, error) from error
     if recipe.sync_bn:
         model = _synchronised(model, accelerator)
     return Loop(recipe, model, dense_task(recipe, pair, accelerator, show.note), folder, accelerator, show)
@@ -181,14 +156,13 @@ def _train(
     for note in opened.notes:
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
-    if accelerator.is_main_process and (part is not None or not (folder / "recipe.yaml").exists()):
+    went_on = resume and _go_on(loop, folder, accelerator, show, part)
+    if not went_on:
+        loop.journal.clear()
+    if accelerator.is_main_process and (part is not None or not went_on or not (folder / "recipe.yaml").exists()):
         checkpoint.write_bytes(folder / "recipe.yaml", write(recipe).encode())
     if recipe.trackers:
         accelerator.init_trackers("tracking")
-    if resume and (folder / "checkpoints" / "last.pt").exists():
-        loop.load(shortened=part is not None)
-        if part is None:
-            show.note(f"going on from step {loop.step} of {loop.total}")
     figures = loop.run(title or folder.name, part)
     metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
     metrics |= {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
@@ -207,8 +181,53 @@ def _synchronised(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     return nn.SyncBatchNorm.convert_sync_batchnorm(model) if accelerator.num_processes > 1 else model
 
 
+def _go_on(loop: Loop, folder: Path, accelerator: Accelerator, show: Screen, part: Part | None) -> bool:
+    """Load the newest checkpoint; tell whether there was one."""
+    last = folder / "checkpoints" / "last.pt"
+    if accelerator.is_main_process:
+        found = checkpoint.newest(last.parent)
+        if found is not None and found != last:
+            state = "cannot be read" if last.exists() else "is gone"
+            show.note(f"{last} {state}: going on from {found.name}, the newest checkpoint that can be")
+            checkpoint.write_bytes(last, found.read_bytes())
+    accelerator.wait_for_everyone()
+    if not last.exists():
+        if (folder / "log.jsonl").exists():
+            show.note(f"{folder} holds no checkpoint yet: starting from the beginning")
+        return False
+    loop.load(shortened=part is not None)
+    if part is None:
+        show.note(f"going on from step {loop.step} of {loop.total}")
+    return True
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a run folder; a start that is refused takes away what it made, so that the mended command finds no trace."""
+    fresh = not folder.exists()
+    before = set[Path]() if fresh or not folder.is_dir() else set(folder.iterdir())
+    with checkpoint.alone_in(folder):
+        try:
+            yield
+        except GlocalError:
+            made = set(folder.iterdir()) - before
+            if not (folder / "log.jsonl").exists() and not _checkpoints(folder):
+                for path in made:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if fresh:
+                    folder.rmdir()
+            raise
+
+
 def _refuse_second(folder: Path, resume: bool) -> None:
-    if resume:
-        return
-    if (folder / "recipe.yaml").exists() or (folder / "checkpoints").exists():
+    results = [name for name in ("model.safetensors", "metrics.json") if (folder / name).exists()]
+    if not resume and (results or _checkpoints(folder)):
         raise GlocalError(f"{folder} holds a run already. Continue it with --resume, or choose another folder with -o.")
+    if results and not _checkpoints(folder):
+        raise GlocalError(
+            f"{folder} holds {' and '.join(results)}, but no checkpoint to go on from. Choose another folder with -o."
+        )
+
+
+def _checkpoints(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob("*.pt"))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-import yaml
-
-from glocal.data.settings import Augment, augment
+from glocal.data.settings import Augment, DataSettings, SettingsError, augment
 from glocal.errors import GlocalError, nearest
 from glocal.mechanisms import build, named
-from glocal.recipes.lines import Lines, locate
+from glocal.recipes.lines import Lines, around, locate
 from glocal.site import Mechanism
 from glocal.train.settings import HostSettings, Recipe
 
@@ -30,12 +28,7 @@ def read(path: Path, changes: Sequence[str] = ()) -> Recipe:
 
 def parse(text: str, name: str = "recipe", changes: Sequence[str] = ()) -> Recipe:
     """Read a recipe; all its faults are reported together."""
-    try:
-        plain, lines = locate(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark is not None else name
-        raise GlocalError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}.") from None
+    plain, lines = locate(text, name)
     reader = _Reader(name, lines)
     if not isinstance(plain, dict):
         raise GlocalError(f"{name}: a recipe is a mapping of keys to values, such as `epochs: 300`.")
@@ -59,15 +52,30 @@ class _Reader:
     name: str
     lines: Lines
     faults: list[str] = field(default_factory=list[str])
+    changed: dict[str, str] = field(default_factory=dict[str, str])
+    """What each change on the command line reaches."""
 
     def fault(self, path: str, text: str) -> None:
-        line = self.lines.find(path)
-        self.faults.append(f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}")
+        line, change = self.lines.find(path), self._change_at(path)
+        place = f"--set {change!r}" if change else f"{self.name}:{line}" if line else self.name
+        self.faults.append(f"{place}: {text}")
+
+    def _change_at(self, path: str) -> str | None:
+        """Tell the change that wrote what stands at a path, or that alone made it."""
+        written = next((self.changed[each] for each in around(path) if each in self.changed), None)
+        if written or not path or path in self.lines.places:
+            return written
+        return next((change for key, change in self.changed.items() if key.startswith(f"{path}.")), None)
 
     def change(self, mapping: dict[str, Any], change: str) -> None:
         path, equals, value = change.partition("=")
         if not equals or not path.strip():
             self.faults.append(f"--set {change!r}: write key=value, such as optim.lr=0.001.")
+            return
+        try:
+            ready, _ = locate(value, f"--set {change!r}")
+        except GlocalError as error:
+            self.faults.append(str(error))
             return
         *parents, last = path.strip().split(".")
         for parent in parents:
@@ -76,7 +84,8 @@ class _Reader:
                 self.faults.append(f"--set {change!r}: {parent!r} holds {inner!r}, not keys.")
                 return
             mapping = cast("dict[str, Any]", inner)
-        mapping[last] = yaml.safe_load(value)
+        mapping[last] = ready
+        self.changed[path.strip()] = change
 
     def build(self, kind: type[Any], value: Any, path: str) -> Any:
         """Make a dataclass of a mapping, or note what keeps it from being made."""
@@ -88,29 +97,45 @@ class _Reader:
             rest = {key: given.pop(key) for key in list(given) if key not in ("name", "pretrained")}
             given["arguments"] = {key: _tuples(each) for key, each in rest.items()}
         hints, before, ready = get_type_hints(kind), len(self.faults), dict[str, Any]()
+        broken: list[str] = []
         for key, each in given.items():
-            here = f"{path}.{key}" if path else str(key)
-            if key not in hints:
-                self.fault(here, f"unknown key {key!r}{_inside(path)}.{nearest(str(key), hints)}")
-            else:
+            here, count = f"{path}.{key}" if path else str(key), len(self.faults)
+            if key in hints:
                 ready[key] = self.fit(hints[key], each, here)
+            else:
+                self.fault(here, f"unknown key {key!r}{_inside(path)}.{nearest(str(key), hints)}")
+            if len(self.faults) > count:
+                ready.pop(key, None)
+                broken.append(here)
         for each in fields(kind):
-            if each.name not in given and _required(each):
-                self.fault(path, f"key {each.name!r} is missing{_inside(path)}.")
-        if len(self.faults) > before:
-            return None
+            if _required(each) and each.name not in ready:
+                # What stands in is never used: it lets the other settings be checked.
+                ready[each.name] = _STAND_INS[hints[each.name]]()
+                if each.name not in given:
+                    broken.append(f"{path}.{each.name}" if path else each.name)
+                    self.fault(path, f"key {each.name!r} is missing{_inside(path)}.{_alike(each.name, given)}")
+        made = self._made(partial(kind, **ready), path, broken)
+        return made if len(self.faults) == before else None
+
+    def _made(self, make: Any, path: str, broken: Sequence[str]) -> Any:
+        """Make settings, or tell what is wrong with them as far as it is not due to settings told already."""
         try:
-            return kind(**ready)
+            return make()
+        except SettingsError as error:
+            for keys, text in error.faults:
+                if not any(each in broken for key in keys for each in around(key)):
+                    self.fault(next((key for key in keys if self._change_at(key)), keys[0]), text)
         except GlocalError as error:
-            self.fault(path, str(error))
-            return None
+            if not broken:
+                self.fault(path, str(error))
+        return None
 
     def fit(self, hint: Any, value: Any, path: str) -> Any:
         """Bring a YAML value to the kind a field wants."""
         if hint == tuple[Mechanism, ...]:
             return self._mechanisms(value, path)
         if hint is Augment:
-            return self._attempt(augment, value, path)
+            return self.attempt(augment, value, path)
         if is_dataclass(hint):
             return self.build(cast("type[Any]", hint), value, path)
         options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -131,10 +156,10 @@ class _Reader:
             here = f"{path}[{i}]"
             pairs = list(cast("Mapping[str, Any]", each).items()) if isinstance(each, Mapping) else []
             if isinstance(each, str):
-                found += self._attempt(named, each, here) or ()
+                found += self.attempt(named, each, here) or ()
             elif len(pairs) == 1 and (pairs[0][1] is None or isinstance(pairs[0][1], Mapping)):
                 name, options = pairs[0]
-                made = self._attempt(partial(build, name), options, here)
+                made = self.attempt(partial(build, name), options, here)
                 found += [made] if made is not None else []
             else:
                 self.fault(
@@ -142,12 +167,9 @@ class _Reader:
                 )
         return tuple(found)
 
-    def _attempt(self, make: Any, value: Any, path: str) -> Any:
-        try:
-            return make(value)
-        except GlocalError as error:
-            self.fault(path, str(error))
-            return None
+    def attempt(self, make: Any, value: Any, path: str) -> Any:
+        """Make something of a value, or note what keeps it from being made."""
+        return self._made(partial(make, value), path, ())
 
 
 def _match(hint: Any, value: Any) -> tuple[bool, Any]:
@@ -156,7 +178,9 @@ def _match(hint: Any, value: Any) -> tuple[bool, Any]:
     if hint is type(None):
         return value is None, None
     if origin is Literal:
-        return value in inner and not isinstance(value, bool), value
+        if isinstance(value, bool):  # YAML reads yes and no as true and false
+            value = "yes" if value else "no"
+        return value in inner, value
     if origin is tuple:
         return _match_tuple(inner, value)
     if origin is dict:
@@ -218,9 +242,22 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def _required(each: Any) -> bool:
-    from dataclasses import MISSING
+_STAND_INS: dict[Any, Callable[[], Any]] = {
+    str: str,
+    int: lambda: 1,
+    HostSettings: lambda: HostSettings(""),
+    DataSettings: DataSettings,
+}
 
+
+def _alike(name: str, given: Mapping[str, Any]) -> str:
+    """Point to the key that was perhaps meant: a host takes any other key as an argument of its builder."""
+    rest = given.get("arguments")
+    close = [key for key in map(str, cast("Any", rest)) if nearest(key, (name,))] if isinstance(rest, dict) else []
+    return f" Is {close[0]!r} meant to be it?" if close else ""
+
+
+def _required(each: Any) -> bool:
     return each.default is MISSING and each.default_factory is MISSING
 
 

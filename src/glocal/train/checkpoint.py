@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
 import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import numpy as np
 import torch
 
 from glocal.errors import GlocalError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a system says when there is no room."""
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
@@ -37,11 +41,11 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
         part.replace(path)
         _flush_folder(path.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise GlocalError(
-            f"{path} cannot be written: {error.strerror or error}. Earlier files are intact; "
-            f"make room and continue with --resume."
-        ) from None
+        with suppress(OSError):  # the folder itself may be what is wrong
+            part.unlink(missing_ok=True)
+        room = "Earlier files are intact; make room and continue with --resume."
+        told = room if error.errno in FULL else "Choose another folder with -o."
+        raise GlocalError(f"{path} cannot be written: {error.strerror or error}. {told}") from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -56,8 +60,29 @@ def read(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
         raise GlocalError(
-            f"{path} is not a whole checkpoint ({error}). Remove it and resume from an earlier one."
+            f"{path} is not a whole checkpoint ({error}). --resume goes on from the newest one that can be read."
         ) from None
+
+
+def newest(folder: Path) -> Path | None:
+    """Find the checkpoint to go on from: the last one, or, where that is damaged or gone, the newest that is whole."""
+    last, found = folder / "last.pt", sorted(folder.glob("*.pt"))
+    if not found or _step(last) is not None:
+        return last if found else None
+    steps = {path: step for path in found if (step := _step(path)) is not None}
+    if not steps:
+        raise GlocalError(
+            f"none of the checkpoints in {folder} can be read: {', '.join(each.name for each in found)}. "
+            f"Begin again in another folder with -o."
+        )
+    return max(steps, key=lambda path: steps[path])
+
+
+def _step(path: Path) -> int | None:
+    try:
+        return read(path)["step"]
+    except (GlocalError, KeyError, TypeError):
+        return None
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -91,7 +116,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Hold a run folder; a second run in it is refused. The lock goes with the process, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a+")
+        # Without a buffer: on a full disk one would be written, and fail, once more when the file is closed.
+        file = (folder / ".lock").open("ab+", buffering=0)
     except OSError as error:
         raise GlocalError(f"{folder} cannot be used for a run: {error.strerror or error}.") from None
     with file:
@@ -100,12 +126,14 @@ def alone_in(folder: Path) -> Iterator[None]:
         except OSError:
             file.seek(0)
             raise GlocalError(
-                f"{folder} is in use by process {file.read().strip() or 'unknown'}. "
+                f"{folder} is in use by process {file.read().decode().strip() or 'unknown'}. "
                 f"Wait for it, or choose another folder."
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
+        except OSError as error:
+            raise GlocalError(f"{folder} cannot be used for a run: {error.strerror or error}.") from None
         yield
 
 

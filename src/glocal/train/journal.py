@@ -23,6 +23,11 @@ class Journal:
         lines = [line for line in self.path.read_text().splitlines() if _step(line) <= step]
         write_bytes(self.path, "".join(f"{line}\n" for line in lines).encode())
 
+    def clear(self) -> None:
+        """Forget a run that left no checkpoint: its steps will all be taken again."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
     def add(self, **values: Any) -> None:
         """Append one line."""
         if self.path is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from timm.models import group_parameters
 from timm.optim import create_optimizer_v2, list_optimizers
-from timm.scheduler import create_scheduler_v2
+from timm.scheduler import StepLRScheduler, create_scheduler_v2
 from torch import nn
 from torch.optim import Optimizer
 
@@ -87,12 +87,13 @@ def _layer_scales(model: nn.Module, decay: float | None) -> dict[str, float]:
 
 def schedule(optimizer: Optimizer, settings: OptimSettings, epochs: int, steps: int) -> Any:
     """Build timm's schedule, stepped once per optimiser step."""
+    if settings.schedule == "step":
+        return _Stairs(optimizer, settings, epochs, steps)
     milestones = list(settings.decay_epochs) if settings.schedule == "multistep" else []
     scheduler, _ = create_scheduler_v2(
         optimizer,
         sched="multistep" if settings.schedule == "constant" else settings.schedule,
         num_epochs=max(epochs - settings.cooldown_epochs, 1),  # pyright: ignore[reportArgumentType]
-        decay_epochs=settings.decay_epochs[0] if settings.decay_epochs else 1,  # pyright: ignore[reportArgumentType]
         decay_milestones=milestones,  # pyright: ignore[reportArgumentType]
         decay_rate=settings.decay_rate,
         min_lr=settings.min_lr,
@@ -102,3 +103,26 @@ def schedule(optimizer: Optimizer, settings: OptimSettings, epochs: int, steps: 
         updates_per_epoch=steps,
     )
     return scheduler
+
+
+class _Stairs(StepLRScheduler):
+    """timm's falling by steps, which by itself knows neither a lowest rate nor last epochs at the final one."""
+
+    def __init__(self, optimizer: Optimizer, settings: OptimSettings, epochs: int, steps: int) -> None:
+        self.last = round((epochs - settings.cooldown_epochs) * steps) - 1
+        self.lowest = settings.min_lr
+        super().__init__(
+            optimizer,
+            decay_t=settings.decay_epochs[0] * steps,
+            decay_rate=settings.decay_rate,
+            warmup_t=settings.warmup_epochs * steps,  # pyright: ignore[reportArgumentType]
+            warmup_lr_init=settings.warmup_lr,
+            warmup_prefix=False,
+            t_in_epochs=False,
+        )
+
+    def _get_lr(self, t: int) -> list[float]:
+        rates = super()._get_lr(min(t, max(self.last, self.warmup_t)))
+        if t < self.warmup_t:
+            return rates
+        return [max(rate, min(self.lowest, base)) for rate, base in zip(rates, self.base_values, strict=True)]

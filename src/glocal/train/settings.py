@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from glocal.data.settings import DataSettings
-from glocal.errors import GlocalError
+from glocal.data.settings import Check, DataSettings
 from glocal.site import Mechanism
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["cosine", "step", "multistep", "poly", "constant"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
-
-
-def _at_least(name: str, value: float, least: float, *, strict: bool = False) -> None:
-    if value < least or (strict and value == least):
-        raise GlocalError(f"{name} is {value}; it must be {'more than' if strict else 'at least'} {least}.")
 
 
 @dataclass(frozen=True)
@@ -59,11 +53,19 @@ class OptimSettings:
     """What `step` and `multistep` multiply by; the power of `poly`."""
 
     def __post_init__(self) -> None:
-        _at_least("optim.lr", self.lr, 0, strict=True)
-        _at_least("optim.weight_decay", self.weight_decay, 0)
-        _at_least("optim.warmup_epochs", self.warmup_epochs, 0)
+        check = Check(self, "optim")
+        check.at_least(0, "lr", "clip", "decay_rate", "decay_epochs", strict=True)
+        check.at_least(0, "weight_decay", "eps", "warmup_epochs", "warmup_lr", "min_lr", "cooldown_epochs")
+        check.at_least(1, "base_batch")
+        check.between(0, 1, "momentum", "layer_decay")
+        if self.betas is not None and not all(0 <= each < 1 for each in self.betas):
+            check.refuse(f"optim.betas is {self.betas}; both lie from 0 to below 1, such as [0.9, 0.999].", "betas")
+        if self.layer_decay == 0:
+            check.refuse("optim.layer_decay is 0; no layer but the head would learn. Such as 0.75.", "layer_decay")
         if self.schedule in ("step", "multistep") and not self.decay_epochs:
-            raise GlocalError(f"optim.schedule {self.schedule!r} needs decay_epochs, such as [60, 120, 160].")
+            told = f"optim.schedule {self.schedule!r} needs decay_epochs, such as [60, 120, 160]."
+            check.refuse(told, "schedule", "decay_epochs")
+        check.done()
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,12 @@ class MixSettings:
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("prob", "switch_prob", "smoothing"):
-            value: float = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise GlocalError(f"mix.{name} is {value}; it lies between 0 and 1.")
+        check = Check(self, "mix")
+        check.at_least(0, "mixup", "cutmix")
+        check.between(0, 1, "prob", "switch_prob", "smoothing")
+        if self.smoothing == 1:
+            check.refuse("mix.smoothing is 1; nothing of the label would be left. Such as 0.1.", "smoothing")
+        check.done()
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,12 @@ class DistillSettings:
     """The teacher's share of the loss."""
     temperature: float = 3.0
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        check = Check(self, "distill")
+        check.between(0, 1, "alpha")
+        check.at_least(0, "temperature", strict=True)
+        check.done()
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,11 @@ class HeadSettings:
     keep_context: bool = False
     """Keep Context Broadcasting in blocks that feed a detector's pyramid; its paper leaves them out."""
 
+    def __post_init__(self) -> None:
+        check = Check(self, "head")
+        check.at_least(0, "host_lr")
+        check.done()
+
 
 @dataclass(frozen=True)
 class SaveSettings:
@@ -122,6 +137,12 @@ class SaveSettings:
     """Keep a checkpoint of every so many epochs."""
     keep: int = 3
     """How many of those are kept."""
+
+    def __post_init__(self) -> None:
+        check = Check(self, "save")
+        check.at_least(1, "every_steps", "every_epochs")
+        check.at_least(0, "keep")
+        check.done()
 
 
 @dataclass(frozen=True)
@@ -154,17 +175,39 @@ class Recipe:
     trackers: tuple[Tracker, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        _at_least("epochs", self.epochs, 1)
-        _at_least("accumulate", self.accumulate, 1)
-        _at_least("log_every", self.log_every, 1)
+        check = Check(self)
+        check.at_least(1, "epochs", "accumulate", "log_every")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise GlocalError(f"ema is {self.ema}; a decay lies between 0 and 1, such as 0.9999.")
+            check.refuse(f"ema is {self.ema}; a decay lies between 0 and 1, such as 0.9999.", "ema")
+        if abs(self.seed) >= 2**63:
+            check.refuse(f"seed is {self.seed}; it has at most 18 digits.", "seed")
         if self.shard and (self.ema is not None or self.precision == "fp16"):
-            raise GlocalError("shard goes with neither ema nor fp16. Leave them out; bf16 needs no scaling.")
-        if self.data.batch_size % self.accumulate:
-            raise GlocalError(
-                f"data.batch_size {self.data.batch_size} cannot be shared by accumulate {self.accumulate}; "
-                f"use a multiple."
-            )
-        if (self.mix.mixup or self.mix.cutmix) and self.data.batch_size // self.accumulate % 2:
-            raise GlocalError(f"mixing pairs images, so data.batch_size {self.data.batch_size} must be even.")
+            told = "shard goes with neither ema nor fp16. Leave them out; bf16 needs no scaling."
+            check.refuse(told, "shard", "ema", "precision")
+        if self.head is not None and self.task == "classify":
+            told = f"head {self.head.name!r} is for tasks detect and segment. Name the task, or leave head out."
+            check.refuse(told, "head", "task")
+        self._check_batches(check)
+        check.done()
+
+    def _check_batches(self, check: Check) -> None:
+        batch, parts = self.data.batch_size, max(self.accumulate, 1)
+        if batch % parts:
+            told = f"data.batch_size {batch} cannot be shared by accumulate {parts}; use a multiple."
+            check.refuse(told, "data.batch_size", "accumulate")
+        elif (self.mix.mixup or self.mix.cutmix) and batch // parts % 2:
+            told = f"mixing pairs images, so data.batch_size {batch} must be even."
+            check.refuse(told, "data.batch_size", "accumulate", "mix")
+
+    @property
+    def length_warning(self) -> str:
+        """Say that warm-up and cool-down take longer than the run, as where epochs were cut down for a quick try."""
+        optim = self.optim
+        # A warm-up that was kept as a tenth of the epochs may be longer than a run by a rounding.
+        if optim.warmup_epochs + optim.cooldown_epochs <= self.epochs + 1e-9:
+            return ""
+        return (
+            f"warmup_epochs {optim.warmup_epochs:g} and cooldown_epochs {optim.cooldown_epochs:g} do not fit "
+            f"into epochs {self.epochs}: the learning rate never gets to {optim.lr:g}. Shorten them, such as "
+            f"--set optim.warmup_epochs={self.epochs / 10:g}"
+        )

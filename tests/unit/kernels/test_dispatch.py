@@ -68,6 +68,7 @@ def test_the_working_type_is_autocasts_own() -> None:
     assert dispatch.working_type(tokens) is torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         assert dispatch.working_type(tokens) is torch.bfloat16
+    assert dispatch.working_type(tokens.to("meta")) is torch.float32
 
 
 def test_prefix_tokens_pass_the_depthwise_convolution_as_they_are() -> None:

@@ -12,8 +12,9 @@ import torch
 from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError
 from glocal.papers import rows
+from glocal.recipes.build import build
 from glocal.recipes.find import find, listed, names
-from glocal.recipes.run import accelerate, build, open_data, prepare
+from glocal.recipes.run import accelerate, open_data, prepare
 from glocal.recipes.schema import read
 from glocal.train.screen import Silent
 from glocal.train.settings import Recipe

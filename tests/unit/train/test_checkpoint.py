@@ -99,3 +99,23 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_loses_a_torn_line(tmp_path: Pat
         file.write('{"step": 2')
     journal.cut(10)
     assert [line["step"] for line in read(tmp_path / "log.jsonl")] == [5, 10]
+
+
+def _lock_on_a_full_disk(folder: Path, out) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    try:
+        with checkpoint.alone_in(folder):
+            pass
+    except GlocalError as error:
+        out.put(str(error))
+
+
+def test_a_disk_that_is_full_before_the_run_is_told_as_such(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    out = context.SimpleQueue()
+    child = context.Process(target=_lock_on_a_full_disk, args=(tmp_path / "run", out))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert "cannot be used for a run: File too large." in out.get()

@@ -108,3 +108,12 @@ def test_an_unknown_optimiser_is_refused_with_the_nearest() -> None:
         optimiser(torch.nn.Linear(2, 2), OptimSettings(name="adamww"), 1)
     with pytest.raises(GlocalError, match="needs decay_epochs"):
         OptimSettings(schedule="multistep")
+
+
+def test_steps_end_at_the_lowest_rate_and_hold_still_while_cooling_down() -> None:
+    falling = _rates(schedule="step", decay_epochs=(1,), decay_rate=0.1, min_lr=2e-3, warmup_epochs=1, warmup_lr=1e-6)
+    assert falling[0] == pytest.approx(1e-6)  # the warm-up may begin below the lowest rate
+    assert [falling[i] for i in (10, 20, 30, 99)] == pytest.approx([0.1, 0.01, 2e-3, 2e-3])
+    held = _rates(schedule="step", decay_epochs=(1,), decay_rate=0.5, min_lr=0.0, cooldown_epochs=3)
+    assert [held[i] for i in (59, 69)] == [0.5**5, 0.5**6]
+    assert set(held[60:]) == {0.5**6}
