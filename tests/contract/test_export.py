@@ -12,6 +12,7 @@ from torch import nn
 
 import glocal
 from glocal.export import export, open_model
+from glocal.models.tokens_to_token import PerformerAttention
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -122,3 +123,15 @@ def test_a_saved_model_is_found_by_its_file_and_by_its_folder(tmp_path: Path) ->
         torch.testing.assert_close(open_model(str(place))(images), model(images))
     with pytest.raises(glocal.GlocalError, match="neither a run folder nor a file"):
         open_model(str(tmp_path / "nothing.safetensors"))
+
+
+def test_a_performer_with_sums_near_its_guard_leaves_as_onnx(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("t2t_vit_7", img_size=32, num_classes=3).eval()
+    for module in model.modules():
+        if isinstance(module, PerformerAttention):
+            module.kqv.weight.data.normal_(std=0.5)  # large queries and keys have tiny features
+            image = torch.randn(1, 49, module.kqv.in_features)
+            keys, queries, _ = module.kqv(image).chunk(3, dim=-1)
+            assert (module.features(queries) @ module.features(keys).sum(1)[..., None]).min() < 1e-8
+    assert export(model, tmp_path / "model.onnx", size=32).difference < 1e-4

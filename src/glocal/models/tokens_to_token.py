@@ -20,6 +20,9 @@ SPLITS: tuple[Split, ...] = ((7, 4, 2), (3, 2, 1), (3, 2, 1))
 SMALL_SPLITS: tuple[Split, ...] = ((3, 2, 1), (3, 2, 1), (1, 1, 0))  # images of 32 or 64 px (LIFE, §4.1)
 
 
+_SCALE = 2.0**14
+
+
 class PerformerAttention(nn.Module):
     """Attention in linear time by positive random features (Choromanski et al., 2021), one head, values added back.
 
@@ -45,8 +48,10 @@ class PerformerAttention(nn.Module):
         kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"  # counting runs on "meta"
         with torch.autocast(kind, enabled=False):  # exponentials of squares do not fit half precision
             keys, queries, values = self.features(k.float()), self.features(q.float()), v.float()
-            norm = queries @ keys.sum(dim=1)[..., None]  # (B, N, 1)
-            mixed = queries @ (keys.transpose(1, 2) @ values) / (norm + 1e-8)
+            # The released 1e-8 is added to a sum that can be as small. ONNX's optimiser takes such a summand for zero
+            # and drops it, so both sides of the fraction are scaled by a power of two, which changes no digit.
+            norm = queries @ (_SCALE * keys.sum(dim=1)[..., None])  # (B, N, 1)
+            mixed = queries @ (_SCALE * (keys.transpose(1, 2) @ values)) / (norm + _SCALE * 1e-8)
         return v + self.drop(self.proj(mixed.to(v.dtype)))
 
 
