@@ -153,8 +153,9 @@ def _nice(low: float, high: float) -> tuple[float, float, list[float]]:
 
 
 def _whole(low: float, high: float) -> list[float]:
-    every = max(1, ceil((high - low) / 8))
-    return list(range(ceil(low), floor(high) + 1, every))
+    """Mark whole numbers, nine at most, at round distances."""
+    every = next(by * 10**power for power in range(9) for by in (1, 2, 5) if (high - low) / (by * 10**power) <= 8)
+    return list(range(ceil(low / every) * every, floor(high) + 1, every))
 
 
 def _log10(value: float) -> float:

@@ -123,6 +123,8 @@ def test_axes_end_on_round_numbers() -> None:
     low, high, ticks = draw._nice(-3.1, 7.6)
     assert low <= -3.1 and high >= 7.6 and 0 in ticks
     assert draw._nice(5, 5)[0] <= 5
+    assert draw._whole(1, 85) == [20, 40, 60, 80]
+    assert draw._whole(1, 4) == [1, 2, 3, 4]
 
 
 def test_a_gain_is_estimated_run_by_run() -> None:
