@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timm.layers import SqueezeExcite
 from torch.nn import functional as F
 from torchvision.ops import deform_conv2d as torchvision_deform
 
@@ -156,3 +157,17 @@ def test_what_is_spelled_reads_back_the_same(chosen: list) -> None:
     read = named(spelled(*chosen))
     assert spelled(*read) == spelled(*chosen)
     assert [type(each) for each in read] == [type(each) for each in chosen]
+
+
+def test_the_gate_leaves_what_a_hook_kept_and_gives_what_timms_gives() -> None:
+    gate = SqueezeExcite(12, rd_channels=4, gate_layer=torch.nn.Hardsigmoid)
+    module = LocalFeedForward(6, 12, gate=gate).eval()
+    assert module.act2 is not None
+    kept: list[torch.Tensor] = []
+    module.act2.register_forward_hook(lambda _, args, output: kept.append(output))
+    tokens = torch.randn(2, 1 + 6, 6)
+    with torch.no_grad():
+        quick = module(tokens, Lattice(2, 3, 1))  # SE as two matrix products
+    plain = module(tokens, Lattice(2, 3, 1))  # as timm does it
+    torch.testing.assert_close(quick, plain, rtol=1e-5, atol=1e-6)
+    assert torch.equal(kept[0], kept[1])

@@ -65,10 +65,12 @@ class LocalFeedForward(nn.Module):
     def _gated(self, gate: nn.Module, x: Tensor) -> Tensor:
         if not _is_plain_se(gate) or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return gate(x)
-        # At inference nobody needs what enters the gate, and fresh memory costs as much as the work.
         rows = x.permute(0, 2, 3, 1)
-        rows.mul_(_factor(gate, rows.mean((1, 2)))[:, None, None])
-        return x
+        factor = _factor(gate, rows.mean((1, 2)))[:, None, None]
+        # Once folded, nobody needs what enters the gate, and fresh memory costs as much as the work. Before that, a
+        # hook may have kept it.
+        rows = rows.mul_(factor) if isinstance(self.norm1, nn.Identity) else rows * factor
+        return rows.permute(0, 3, 1, 2)
 
     def _fusable(self, tokens: Tensor) -> bool:
         """Tell whether one kernel can do the middle: folded, at inference, with a gate that needs a mean at most."""
