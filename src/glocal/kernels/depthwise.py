@@ -48,12 +48,39 @@ def depthwise_reference(
     aux, patch_map = lattice.split(tokens)
     if len(weights) == 1:
         return lattice.join(aux, _convolve(patch_map, weights[0]))
-    shares = patch_map.unflatten(1, (parts, -1)).split(tuple(widths), dim=2)  # each (B, parts, width, H, W)
-    groups = [
-        _convolve(share.flatten(1, 2), weight).unflatten(1, (parts, -1))
-        for share, weight in zip(shares, weights, strict=True)
-    ]
-    return lattice.join(aux, torch.cat(groups, dim=2).flatten(1, 2))
+    groups = [_convolve_share(*each) for each in zip(_shares(patch_map, widths, parts), weights, strict=True)]
+    return lattice.join(aux, torch.cat(groups, dim=-1).flatten(3).permute(0, 3, 1, 2))
+
+
+def depthwise_in_place(tokens: Tensor, weight: Tensor, lattice: Lattice) -> Tensor:
+    """Convolve and overwrite the patch tokens: no memory for a join, which a processor pays for."""
+    _, patch_map = lattice.split(tokens)
+    patch_map.copy_(_convolve(patch_map, weight))
+    return tokens
+
+
+def depthwise_groups_in_place(
+    tokens: Tensor, weights: Sequence[Tensor | None], widths: Sequence[int], parts: int, lattice: Lattice
+) -> Tensor:
+    """Convolve groups of channels and overwrite the patch tokens."""
+    _, patch_map = lattice.split(tokens)
+    for share, weight in zip(_shares(patch_map, widths, parts), weights, strict=True):
+        if weight is not None:
+            share.copy_(_convolve_share(share, weight))
+    return tokens
+
+
+def _shares(patch_map: Tensor, widths: Sequence[int], parts: int) -> tuple[Tensor, ...]:
+    """Give each group's view of the patches, (B, H, W, parts, width): channels last, as convolutions like them."""
+    return patch_map.permute(0, 2, 3, 1).unflatten(3, (parts, -1)).split(tuple(widths), dim=-1)
+
+
+def _convolve_share(share: Tensor, weight: Tensor | None) -> Tensor:
+    """Convolve (B, H, W, parts, width)."""
+    if weight is None:
+        return share
+    convolved = _convolve(share.flatten(3).permute(0, 3, 1, 2), weight)
+    return convolved.permute(0, 2, 3, 1).unflatten(3, (share.shape[3], -1))
 
 
 @torch.no_grad()

@@ -10,7 +10,9 @@ from threading import Lock
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
+from torch.nn.modules import module
 
 from glocal.kernels.trial import Family, trusted
 
@@ -40,12 +42,15 @@ def pays(tokens: Tensor) -> bool:
 
 
 def recorded(*tensors: Tensor) -> bool:
-    """Tell whether autograd or a tracer watches, so that the registered operator must be called.
+    """Tell whether autograd, a transform such as vmap or a tracer watches: the registered operator must be called.
 
     Otherwise its launches can be made directly, which spares the dispatcher's time at small batches.
     """
-    watched = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    return watched or torch.compiler.is_compiling() or forward_ad._current_level >= 0
+    if torch.compiler.is_compiling():  # asked first: nothing below can be traced
+        return True
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        return True
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def there(tokens: Tensor) -> AbstractContextManager[object]:
@@ -81,6 +86,17 @@ def working_type(tokens: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
 
 
+def overwrites(tokens: Tensor) -> bool:
+    """Tell whether intermediate results had better be overwritten: at inference on a processor.
+
+    Fresh memory costs a processor as much as the work it is for; a GPU has its own store. Whether a hook may want
+    those results afterwards, `bare` tells.
+    """
+    return tokens.device.type == "cpu" and not torch.is_grad_enabled() and not recorded()
+
+
 def bare(*modules: nn.Module) -> bool:
     """Tell whether nobody listens to these modules, so that their weights may be used without calling them."""
+    if module._global_forward_hooks or module._global_forward_pre_hooks:
+        return False
     return not any(each._forward_hooks or each._forward_pre_hooks for each in modules)

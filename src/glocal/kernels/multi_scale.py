@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glocal.kernels.depthwise import WIDEST, depthwise
+from glocal.kernels.depthwise import WIDEST, depthwise, depthwise_in_place
 from glocal.kernels.dispatch import pays, there, working_type
 from glocal.lattice import Lattice
 
@@ -47,3 +47,20 @@ def multi_scale_reference(
         tokens = F.linear(tokens, mix, bias if i == 0 else None)  # (B, N, 3 * width)
         scales.append(tokens.unflatten(-1, (3, -1)))
     return scales
+
+
+def multi_scale_in_place(
+    tokens: Tensor, taps: Sequence[Tensor | None], mixes: Sequence[Tensor], bias: Tensor | None, lattice: Lattice
+) -> Tensor:
+    """Compute (B, N, 3, sum of widths) in two buffers: the result and a scale, which the next overwrites."""
+    images, count, _ = tokens.shape
+    widths = [len(mix) // 3 for mix in mixes]
+    qkv = torch.empty(images, count, 3, sum(widths), dtype=working_type(tokens), device=tokens.device)
+    start = 0
+    for i, (weight, mix, width) in enumerate(zip(taps, mixes, widths, strict=True)):
+        if weight is not None:
+            tokens = depthwise_in_place(tokens, weight, lattice) if i else depthwise(tokens, weight, lattice)
+        tokens = F.linear(tokens, mix, bias if i == 0 else None)  # (B, N, 3 * width)
+        qkv.narrow(3, start, width).copy_(tokens.view(images, count, 3, width))
+        start += width
+    return qkv

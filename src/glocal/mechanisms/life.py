@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.init import trunc_normal_
 
 from glocal.errors import GlocalError
-from glocal.kernels.depthwise import depthwise, depthwise_groups, lay_taps
-from glocal.kernels.dispatch import bare, pays
-from glocal.kernels.multi_scale import multi_scale
+from glocal.kernels.depthwise import depthwise, depthwise_groups, depthwise_groups_in_place, lay_taps
+from glocal.kernels.dispatch import bare, overwrites, pays
+from glocal.kernels.multi_scale import multi_scale, multi_scale_in_place
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
 from glocal.wrappers import OnLattice, Wrapper
@@ -51,10 +51,13 @@ class MultiScaleQKV(nn.Module):
             nn.init.zeros_(first.bias)
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
-        if self._fusable(tokens, lattice):
-            taps = [conv.weight if isinstance(conv, nn.Conv2d) else None for conv in self.depthwise]
-            linears = [cast("nn.Linear", each) for each in self.pointwise]
-            return multi_scale(tokens, taps, [each.weight for each in linears], linears[0].bias, lattice)
+        fusable = pays(tokens) and not (self.aux_key_first and lattice.prefix)
+        if fusable or overwrites(tokens):
+            weights = self._weights()
+            if weights is not None and fusable:
+                return multi_scale(tokens, *weights, lattice)
+            if weights is not None:
+                return self._released(multi_scale_in_place(tokens, *weights, lattice), lattice.prefix).flatten(2)
         images, count, _ = tokens.shape
         scales: list[Tensor] = []
         for conv, pointwise in zip(self.depthwise, self.pointwise, strict=True):
@@ -62,22 +65,28 @@ class MultiScaleQKV(nn.Module):
                 tokens = depthwise(tokens, conv.weight, lattice)
             tokens = pointwise(tokens)  # (B, N, 3 * width)
             scales.append(tokens.reshape(images, count, 3, -1))
-        return self._mixed(scales, lattice.prefix)
+        # (B, N, 3, width) of each scale side by side within q, k and v
+        return self._released(torch.cat(scales, dim=-1), lattice.prefix).flatten(2)
 
-    def _fusable(self, tokens: Tensor, lattice: Lattice) -> bool:
-        """Tell whether one kernel per scale can do it: layers as built here, and keys as in the paper."""
-        if not pays(tokens) or (self.aux_key_first and lattice.prefix > 0):
-            return False
-        return bare(*self.depthwise, *self.pointwise) and all(type(each) is nn.Linear for each in self.pointwise)
+    def _weights(self) -> tuple[list[Tensor | None], list[Tensor], Tensor | None] | None:
+        """Give taps, matrices and bias; None if there is more to the layers: other kinds, or hooks that listen."""
+        taps: list[Tensor | None] = []
+        mixes: list[Tensor] = []
+        for conv, linear in zip(self.depthwise, self.pointwise, strict=True):
+            whole = type(conv) is nn.Conv2d
+            if not (whole or type(conv) is nn.Identity) or type(linear) is not nn.Linear or not bare(conv, linear):
+                return None
+            taps.append(conv.weight if whole else None)
+            mixes.append(linear.weight)
+        return taps, mixes, cast("nn.Linear", self.pointwise[0]).bias
 
-    def _mixed(self, scales: list[Tensor], prefix: int) -> Tensor:
-        """Lay (B, N, 3, width) of each scale side by side within q, k and v."""
-        qkv = torch.cat(scales, dim=-1)  # (B, N, 3, sum of widths)
-        if self.aux_key_first and prefix:
-            key = scales[0][:, :prefix, 1].repeat(1, 1, len(scales))  # (B, P, sum of widths)
-            aux = torch.stack((qkv[:, :prefix, 0], key, qkv[:, :prefix, 2]), dim=2)
-            qkv = torch.cat((aux, qkv[:, prefix:]), dim=1)
-        return qkv.flatten(2)
+    def _released(self, qkv: Tensor, prefix: int) -> Tensor:
+        """Give auxiliary tokens the key of the released code, if asked for; `qkv` is (B, N, 3, sum of widths)."""
+        if not (self.aux_key_first and prefix):
+            return qkv
+        key = qkv[:, :prefix, 1, : self.widths[0]].repeat(1, 1, len(self.widths))  # (B, P, sum of widths)
+        aux = torch.stack((qkv[:, :prefix, 0], key, qkv[:, :prefix, 2]), dim=2)
+        return torch.cat((aux, qkv[:, prefix:]), dim=1)
 
     def fold(self) -> None:
         """Lay the taps as the kernel reads them."""
@@ -130,7 +139,9 @@ class LocalQKV(Wrapper):
 
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         weights = [conv.weight if isinstance(conv, DeltaConv) else None for conv in self.depthwise]
-        return depthwise_groups(self.host(tokens), weights, self.widths, 3, lattice)
+        own = overwrites(tokens) and type(self.host) is nn.Linear and bare(self.host, *self.depthwise)
+        convolve = depthwise_groups_in_place if own else depthwise_groups
+        return convolve(self.host(tokens), weights, self.widths, 3, lattice)
 
 
 @dataclass(frozen=True)
