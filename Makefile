@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
-EXTRAS := dev,detect,segment,vqa,export,app,shards
+EXTRAS := dev,detect,segment,transformers,export,app,shards
 
 .PHONY: demo test check papers all clean
 

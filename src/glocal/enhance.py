@@ -78,10 +78,10 @@ def _graft(model: nn.Module, plan: Plan, preserve: bool) -> None:
     _put(owner, name, new)
     for attribute, value in site.wants.items():
         setattr(owner, attribute, value)
-    if plan.replaces and getattr(plan.mechanism, "silences", False):
-        _silence(site, owner)
     if site.cell is not None:
         site.cell.install(site.recall)
+    if plan.replaces and getattr(plan.mechanism, "silences", False):
+        _silence(site, owner)
 
 
 def _owner(model: nn.Module, path: str) -> tuple[nn.Module, str]:
@@ -114,7 +114,9 @@ def _put(owner: nn.Module, name: str, new: nn.Module | Tensor | None) -> None:
 def _silence(site: Site, owner: nn.Module) -> None:
     """Take away the norm and drop path around a replacement that does without them."""
     for neighbour in site.branch:
-        setattr(owner, neighbour, nn.Identity())
+        silent, old = nn.Identity(), getattr(owner, neighbour)
+        vars(silent)["_forward_pre_hooks"] = vars(old)["_forward_pre_hooks"]  # a lattice may be remembered there
+        setattr(owner, neighbour, silent)
     if site.freed is not None:
         owner.__class__ = site.freed
 

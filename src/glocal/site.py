@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from threading import get_ident
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -37,7 +38,7 @@ Grid = Callable[[nn.Module, tuple[Any, ...], Any], tuple[int, int]]
 
 
 class LatticeCell:
-    """Holds the lattice of the forward pass under way: the only hidden state in the project.
+    """Holds the lattice of the forward pass under way. It and `Handover` are the only hidden state in the project.
 
     A hook on `source` writes it; modules grafted with `OnLattice` read it. The hook is a bound method, because a
     closure would survive `deepcopy` still pointing at the old model.
@@ -102,6 +103,54 @@ class LatticeCell:
         self._seen = WeakTensorKeyDictionary()
 
 
+class Handover:
+    """Lets a mechanism compute queries, keys and values together on a host that projects to each by itself.
+
+    The first projection is called with the tokens, computes all three, and leaves two for the calls that follow: in the
+    same thread, because one model may serve several, and nn.DataParallel's copies share this object.
+    """
+
+    def __init__(self, projections: tuple[nn.Linear, nn.Linear, nn.Linear]) -> None:
+        self._projections: tuple[nn.Linear, ...] = projections
+        self._held: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def whole(self) -> nn.Linear:
+        """Lay the host's three projections side by side, and forget them."""
+        three, self._projections = self._projections, ()
+        first = three[0].weight
+        whole = nn.Linear(first.shape[1], sum(len(each.weight) for each in three), device="meta")
+        whole.weight = nn.Parameter(torch.cat([each.weight.detach() for each in three]))
+        biases = [cast("Tensor | None", each.bias) for each in three]
+        bias = [
+            first.new_zeros(len(each.weight)) if b is None else b.detach()
+            for each, b in zip(three, biases, strict=True)
+        ]
+        whole.bias = nn.Parameter(torch.cat(bias))
+        return whole
+
+    def give(self, keys: Tensor, values: Tensor) -> None:
+        """Leave keys and values for the calls that follow."""
+        self._held[_thread()] = (keys, values)
+
+    def take(self, part: int) -> Tensor:
+        """Take what was left: the keys (1), then the values (2)."""
+        thread = _thread()
+        if thread not in self._held:
+            raise GlocalError(
+                "keys or values were asked for before queries. LIFE computes the three together, queries first; "
+                "call the whole attention, not its projections."
+            )
+        held = self._held[thread] if part == 1 else self._held.pop(thread)
+        return held[part - 1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_projections": (), "_held": {}}
+
+
+def _thread() -> int:
+    return 0 if torch.compiler.is_compiling() else get_ident()  # a graph holds nothing between its calls
+
+
 @dataclass(frozen=True)
 class Merging:
     """How a host merges tokens, for mechanisms that keep its weights."""
@@ -126,7 +175,7 @@ class Site:
     hidden: int | None = None  # the feed-forward network's hidden width: FFN
     heads: int = 0  # ATTENTION and QKV
     cell: LatticeCell | None = None
-    recall: tuple[nn.Module, ...] = ()  # blocks that gradient checkpointing may run again
+    recall: tuple[nn.Module, ...] = ()  # what gradient checkpointing may run again, with the same input: the blocks
     branch: tuple[str, ...] = ()  # neighbours silenced by a mechanism that says `silences = True`
     freed: type[nn.Module] | None = None  # class the block takes when a shared neighbour cannot be silenced
     wants: Mapping[str, Any] = field(default_factory=dict[str, Any])  # attributes set on the parent when a graft lands
@@ -136,6 +185,8 @@ class Site:
     fit: Callable[[nn.Module, nn.Module], nn.Module] | None = None  # see `dress`
     resize: Callable[[nn.Module, int, int], nn.Module] | None = None  # (attention, heads, head_dim) -> attention
     merging: Merging | None = None
+    handover: Handover | None = None  # QKV, where the host has three projections; shared by their three sites
+    part: int = 0  # which of the three this is, in the order they are called
     absent: Tensor | None = None  # what stands for no positions: POSITION
 
     def dress(self, new: nn.Module, old: nn.Module) -> nn.Module:

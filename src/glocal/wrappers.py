@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from glocal.site import LatticeCell
+from glocal.site import Handover, LatticeCell
 
 
 class OnLattice(nn.Module):
@@ -20,6 +20,32 @@ class OnLattice(nn.Module):
 
     def forward(self, tokens: Tensor, *_: Any, **__: Any) -> Tensor:  # a host's extra arguments are not ours
         return self.inner(tokens, self.cell.read())
+
+
+class FirstOfThree(nn.Module):
+    """Compute queries, keys and values in place of the projection to queries; see `Handover`."""
+
+    def __init__(self, inner: nn.Module, handover: Handover) -> None:
+        super().__init__()
+        self.inner = inner
+        self.handover = handover
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        queries, keys, values = self.inner(tokens).chunk(3, dim=-1)
+        self.handover.give(keys, values)
+        return queries
+
+
+class LaterOfThree(nn.Module):
+    """Hand out keys or values that `FirstOfThree` computed."""
+
+    def __init__(self, handover: Handover, part: int) -> None:
+        super().__init__()
+        self.handover = handover
+        self.part = part
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.handover.take(self.part)
 
 
 class Wrapper(nn.Module):
@@ -64,14 +90,16 @@ class Before(Wrapper):
 
 
 class Beside(Wrapper):
-    """Add what `new` makes of the same input to the output of the host's module."""
+    """Add what `new` makes of the same input to the output of the host's module, or to the first of its outputs."""
 
     def __init__(self, host: nn.Module, new: nn.Module) -> None:
         super().__init__(host)
         self.new = new
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self.host(x, *args, **kwargs) + self.new(x)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        out = self.host(*args, **kwargs)
+        more = self.new(first_input(args, kwargs))
+        return (out[0] + more, *out[1:]) if isinstance(out, tuple) else out + more
 
 
 class OnTokens(nn.Module):
@@ -97,6 +125,11 @@ class OnMap(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.first else x.permute(0, 3, 1, 2)
         return self.inner(x).permute(0, 2, 3, 1)
+
+
+def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Find the tokens among a call's arguments: the first, by place or by the name transformers gives them."""
+    return args[0] if args else kwargs["hidden_states"]
 
 
 def _accept_host_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

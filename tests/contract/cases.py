@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from glocal import DTM, LIFE, ContextBroadcast, ConvStem, EarlyMLP, LocalFFN, SqueezeContext, UniformHead
 from glocal.site import Mechanism
+from tests.contract import transformers_hosts
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,15 @@ MECHANISMS: dict[str, Mechanism] = {
     "conv_stem": ConvStem(),
     "no_positions": ConvStem(positions=False),
 }
+if transformers_hosts.HERE:
+    HOSTS |= {
+        "hf_vit": Host(transformers_hosts.vit, _NO_MERGE | _LARGE_HEAD, _NO_MERGE, resize="free",
+                       classifies_by_token=True),
+        "hf_dinov3": Host(transformers_hosts.dinov3, _NO_MERGE | _LARGE_HEAD | {"no_positions"}, _NO_MERGE,
+                          resize="free"),
+        "hf_siglip": Host(transformers_hosts.siglip, _NO_MERGE | _LARGE_HEAD | {"no_positions"}, _NO_MERGE,
+                          resize="free"),
+    }  # fmt: skip
 # Mixer's CB at both branches needs an attention branch too.
 HOSTS["mixer"] = Host(**{**HOSTS["mixer"].__dict__, "refuses": HOSTS["mixer"].refuses | {"cbs_both"}})
 

@@ -107,9 +107,10 @@ def _assert_each_parameter_matters(model: nn.Module, host_name: str) -> None:
 
 def _behind_class_token(host_name: str, name: str) -> bool:
     """Whether a parameter of the last block only reaches patch tokens that nobody reads (LocalViT, HOSTS)."""
-    last = {"pit": "transformers.1.blocks.1", "tnt": "blocks.1"}.get(host_name, "blocks.1")
-    local = ".mlp.inner." in name or ".act.new." in name or ".norm.new." in name
-    return HOSTS[host_name].classifies_by_token and name.startswith(f"{last}.mlp") and local
+    last = {"pit": "transformers.1.blocks.1", "hf_vit": "vit.layers.1"}.get(host_name, "blocks.1")
+    local = any(f".{part}." in name for part in ("mlp.inner", "act.new", "norm.new", "activation_fn.new"))
+    queries = name.startswith(f"{last}.attention.q_proj")  # of its own tokens, the class token asks alone
+    return HOSTS[host_name].classifies_by_token and (queries or (name.startswith(f"{last}.mlp") and local))
 
 
 def _pickled(model: nn.Module) -> nn.Module:

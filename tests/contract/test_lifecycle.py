@@ -30,6 +30,9 @@ ALL = {  # the fullest mixture each host takes
     "tnt": (LocalFFN(), ContextBroadcast()),
     "pit": (LIFE(), LocalFFN(), ContextBroadcast(), DTM()),
     "mixer": (LocalFFN(), ContextBroadcast(), ConvStem()),
+    "hf_vit": (LIFE(), LocalFFN(), ContextBroadcast(), ConvStem()),
+    "hf_dinov3": (LIFE(), LocalFFN(), ContextBroadcast(at="both")),
+    "hf_siglip": (LIFE(), LocalFFN(), ContextBroadcast(), ConvStem()),
 }
 every_host = pytest.mark.parametrize("name", HOSTS)
 
@@ -161,11 +164,14 @@ def test_the_hosts_own_calls_still_work(name: str) -> None:
             assert got.shape == wanted.shape
         with pytest.raises(GlocalError, match="feature extractor"):
             enhance(extractor, LIFE())
-    model.reset_classifier(3)
-    assert model(x).shape == (2, 3)
+    if hasattr(model, "reset_classifier"):
+        model.reset_classifier(3)
+        assert model(x).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTS if hasattr(HOSTS[name].build(), "init_weights")])
+@pytest.mark.parametrize(
+    "name", [name for name in HOSTS if name[:3] != "hf_" and hasattr(HOSTS[name].build(), "init_weights")]
+)
 @pytest.mark.parametrize("mode", ["", "jax", "moco", "reset"])
 def test_a_hosts_initialisation_keeps_an_identity_start(name: str, mode: str) -> None:
     if "vit" not in name and "deit" not in name and mode not in ("", "jax"):

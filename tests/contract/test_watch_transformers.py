@@ -12,7 +12,7 @@ from glocal.explain import rollout, watch
 from glocal.lattice import Lattice
 from tests.contract.cases import lively
 
-hf = pytest.importorskip("transformers", reason="transformers is not installed; pip install 'glocal[vqa]'")
+hf = pytest.importorskip("transformers", reason="transformers is not installed; pip install 'glocal[transformers]'")
 
 
 def both(kind: Any, config: Any, inputs: dict[str, Tensor]) -> tuple[nn.Module, Any, Any]:

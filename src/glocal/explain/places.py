@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from glocal.errors import GlocalError
 from glocal.explain.geometry import Geometry, geometry_of
 from glocal.explain.windows import Windows
-from glocal.hosts import ADAPTERS, sites
+from glocal.hosts import ADAPTERS, sites, transformers_vit
 from glocal.lattice import Lattice
 from glocal.site import LatticeCell, Seam, Site
 
@@ -102,7 +102,7 @@ def _host_in(model: nn.Module) -> tuple[str, nn.Module, list[Site]]:
     for path, module in model.named_modules():
         if any(kind in ADAPTERS for kind in type(module).__mro__):
             return f"{path}." if path else "", module, sites(module)
-    return "", model, []
+    return "", model, sites(model) if transformers_vit.trunk_of(model) is not None else []
 
 
 def _of_head(found: dict[str, nn.Module], listed: list[Place]) -> list[Place]:
@@ -224,4 +224,4 @@ def _reduced(attention: Any, queries: Lattice) -> Lattice | None:
 def _has_class_token(model: Any) -> bool:
     if hasattr(model, "has_class_token"):
         return bool(model.has_class_token)
-    return any(name.rpartition(".")[2] == "cls_token" for name, _ in model.named_parameters())
+    return any(name.rpartition(".")[2] in ("cls_token", "class_embedding") for name, _ in model.named_parameters())

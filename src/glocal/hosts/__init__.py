@@ -17,7 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from glocal.errors import GlocalError
-from glocal.hosts import eva, mixer, pit, pvt, pyramid, swin, t2t, tnt, vit
+from glocal.hosts import eva, mixer, pit, pvt, pyramid, swin, t2t, tnt, transformers_vit, vit
 from glocal.models import LIT, PyramidVisionTransformer, T2TViT
 from glocal.site import Site
 
@@ -42,10 +42,14 @@ def sites(host: nn.Module) -> list[Site]:
     for kind in type(host).__mro__:
         if kind in ADAPTERS:
             return list(ADAPTERS[kind](host))
+    if transformers_vit.trunk_of(host) is not None:
+        return list(transformers_vit.sites(host))
     if type(host).__module__ == "timm.models._features":
         raise GlocalError(
             f"{type(host).__name__} is a finished feature extractor, whose model can no longer be reached safely. "
             f"Enhance first: glocal.create_model(name, *mechanisms, features_only=True)."
         )
-    known = ", ".join(kind.__name__ for kind in ADAPTERS)
-    raise GlocalError(f"{type(host).__name__} is not a host that glocal knows. It knows: {known}.")
+    known, more = ", ".join(kind.__name__ for kind in ADAPTERS), ", ".join(transformers_vit.TRUNKS)
+    raise GlocalError(
+        f"{type(host).__name__} is not a host that glocal knows. It knows: {known}; and of transformers: {more}."
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -25,6 +26,11 @@ class StackedStem(nn.Sequential):
         widths = [max(1, dim >> (halvings - 1 - i)) for i in range(halvings)] or [dim]
         strides = [2] * halvings or [1]
         super().__init__(*_steps(channels, widths, strides, padded), nn.Conv2d(dim, dim, rest, stride=rest))
+
+    @property
+    def weight(self) -> Tensor:
+        """The last convolution's weight: hosts ask the one they had for its type."""
+        return cast("Tensor", self[-1].weight)
 
     def fold(self) -> None:
         """Merge each BatchNorm into the convolution before it."""

@@ -55,4 +55,4 @@ class EarlyMLP:
     def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
         if preserve:
             raise GlocalError("EarlyMLP takes attention away, so it cannot preserve the host. Leave out preserve=True.")
-        return NoAttention()
+        return site.dress(NoAttention(), old)

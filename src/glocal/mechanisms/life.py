@@ -19,7 +19,7 @@ from glocal.kernels.dispatch import bare, overwrites, pays
 from glocal.kernels.multi_scale import multi_scale, multi_scale_in_place
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
-from glocal.wrappers import OnLattice, Wrapper
+from glocal.wrappers import FirstOfThree, LaterOfThree, OnLattice, Wrapper
 
 
 class MultiScaleQKV(nn.Module):
@@ -126,14 +126,18 @@ class DeltaConv(nn.Module):
 
 
 class LocalQKV(Wrapper):
-    """Keep the host's q/k/v projection and convolve its patch tokens, each share of channels at its own scale."""
+    """Keep the host's projection and convolve its patch tokens, each share of channels at its own scale.
 
-    def __init__(self, host: nn.Module, widths: Sequence[int], kernels: Sequence[int]) -> None:
+    `parts` is 3 where one projection gives q, k and v, and 1 where each has its own.
+    """
+
+    def __init__(self, host: nn.Module, widths: Sequence[int], kernels: Sequence[int], parts: int = 3) -> None:
         super().__init__(host)
         self.widths = tuple(widths)
+        self.parts = parts
         # A 1x1 depth-wise convolution would be a gain that the projection has already.
         self.depthwise = nn.ModuleList(
-            DeltaConv(3 * width, kernel) if kernel > 1 else nn.Identity()
+            DeltaConv(parts * width, kernel) if kernel > 1 else nn.Identity()
             for width, kernel in zip(widths, kernels, strict=True)
         )
 
@@ -141,7 +145,7 @@ class LocalQKV(Wrapper):
         weights = [conv.weight if isinstance(conv, DeltaConv) else None for conv in self.depthwise]
         own = overwrites(tokens) and type(self.host) is nn.Linear and bare(self.host, *self.depthwise)
         convolve = depthwise_groups_in_place if own else depthwise_groups
-        return convolve(self.host(tokens), weights, self.widths, 3, lattice)
+        return convolve(self.host(tokens), weights, self.widths, self.parts, lattice)
 
 
 @dataclass(frozen=True)
@@ -186,14 +190,19 @@ class LIFE:
 
     def _qkv(self, site: Site, widths: tuple[int, ...], old: nn.Module, preserve: bool) -> nn.Module:
         assert site.cell is not None
+        handover = site.handover
         if preserve:
-            return OnLattice(LocalQKV(old, widths, self.kernels), site.cell)
+            return OnLattice(LocalQKV(old, widths, self.kernels, 3 if handover is None else 1), site.cell)
+        if handover is not None and site.part > 0:
+            return LaterOfThree(handover, site.part)
         if self.aux_key == "first" and len(set(widths)) > 1:
             raise GlocalError(f"LIFE's aux_key='first' repeats scale 1, so its widths {widths} must be equal.")
         new = MultiScaleQKV(site.dim, widths, self.kernels, aux_key_first=self.aux_key == "first")
-        if isinstance(old, nn.Linear):
-            new.start_from(old)
-        return OnLattice(new, site.cell)
+        start = old if handover is None else handover.whole()
+        if isinstance(start, nn.Linear):
+            new.start_from(start)
+        whole = OnLattice(new, site.cell)
+        return whole if handover is None else FirstOfThree(whole, handover)
 
     def _even(self, dim: int) -> tuple[int, ...]:
         scales = len(self.kernels)
