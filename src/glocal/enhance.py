@@ -78,8 +78,9 @@ def _graft(model: nn.Module, plan: Plan, preserve: bool) -> None:
     _put(owner, name, new)
     for attribute, value in site.wants.items():
         setattr(owner, attribute, value)
-    if site.cell is not None:
-        site.cell.install(site.recall)
+    for cell in (site.cell, site.sets):
+        if cell is not None:
+            cell.install(site.recall)
     if plan.replaces and getattr(plan.mechanism, "silences", False):
         _silence(site, owner)
 

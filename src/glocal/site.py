@@ -49,7 +49,7 @@ class LatticeCell:
         self._grid = grid
         self._before = before
         self._prefix = prefix
-        self._now: Lattice | None = None
+        self._now: Lattice | Sets | None = None
         self._seen = WeakTensorKeyDictionary()
 
     def install(self, recall: Iterable[nn.Module] = ()) -> list[RemovableHandle]:
@@ -66,7 +66,7 @@ class LatticeCell:
 
     def read(self) -> Lattice:
         """Return the lattice written by the pass under way."""
-        if self._now is None:
+        if not isinstance(self._now, Lattice):
             raise LatticeError(
                 "no image has passed the patch embedding yet, so the tokens have no place on a lattice. "
                 "Call the whole model, or the module that embeds the patches first."
@@ -88,7 +88,7 @@ class LatticeCell:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         tokens: Tensor = args[0]
-        known = cast("Lattice | None", self._seen.get(tokens))  # pyright: ignore[reportUnknownMemberType]
+        known = cast("Lattice | Sets | None", self._seen.get(tokens))  # pyright: ignore[reportUnknownMemberType]
         if known is None:
             self._seen[tokens] = self._now
         else:
@@ -101,6 +101,34 @@ class LatticeCell:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._seen = WeakTensorKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Two sets of tokens in one sequence: `text` tokens first, image tokens after; `mask` (B, N) is 0 at padding."""
+
+    text: int
+    mask: Tensor
+
+
+class SetsCell(LatticeCell):
+    """Holds the sets of tokens of the pass under way, as `LatticeCell` holds its lattice."""
+
+    def __init__(self, source: nn.Module) -> None:
+        super().__init__(source, _no_grid)
+
+    def sets(self) -> Sets:
+        """Return the sets written by the pass under way."""
+        if not isinstance(self._now, Sets):
+            raise LatticeError("no text and image have passed the embeddings yet. Call the whole model.")
+        return self._now
+
+    def _write_after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._now = Sets(args[1].shape[1], output[1])  # the embeddings are given the text's mask, and give the whole
+
+
+def _no_grid(module: nn.Module, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+    raise LatticeError("these tokens lie on no lattice.")
 
 
 class Handover:
@@ -185,6 +213,8 @@ class Site:
     fit: Callable[[nn.Module, nn.Module], nn.Module] | None = None  # see `dress`
     resize: Callable[[nn.Module, int, int], nn.Module] | None = None  # (attention, heads, head_dim) -> attention
     merging: Merging | None = None
+    sets: SetsCell | None = None  # text and image tokens in one sequence
+    tail: bool = False  # FFN: the module is the network's last step alone
     handover: Handover | None = None  # QKV, where the host has three projections; shared by their three sites
     part: int = 0  # which of the three this is, in the order they are called
     absent: Tensor | None = None  # what stands for no positions: POSITION

@@ -143,6 +143,8 @@ def test_unusual_blocks_take_what_fits_and_refuse_the_rest(block: type[nn.Module
     kept = enhance(plain, LocalFFN(), ContextBroadcast(scaled=True), preserve=True)
     assert error(kept(x).detach(), plain(x).detach()) <= 1e-5
     if block is ParallelScalingBlock:
+        with pytest.raises(GlocalError, match="front"):  # one projection makes its hidden map and more
+            enhance(host, ContextBroadcast(position="front"))
         with pytest.raises(GlocalError, match="ParallelScalingBlock"):
             enhance(plain, LocalFFN())
         with pytest.raises(GlocalError, match="LIFE has no place"):

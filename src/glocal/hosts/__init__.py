@@ -17,7 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from glocal.errors import GlocalError
-from glocal.hosts import eva, mixer, pit, pvt, pyramid, swin, t2t, tnt, transformers_vit, vit
+from glocal.hosts import eva, mixer, pit, pvt, pyramid, swin, t2t, tnt, transformers_vilt, transformers_vit, vit
 from glocal.models import LIT, PyramidVisionTransformer, T2TViT
 from glocal.site import Site
 
@@ -44,12 +44,14 @@ def sites(host: nn.Module) -> list[Site]:
             return list(ADAPTERS[kind](host))
     if transformers_vit.trunk_of(host) is not None:
         return list(transformers_vit.sites(host))
+    if transformers_vilt.trunk_of(host) is not None:
+        return list(transformers_vilt.sites(host))
     if type(host).__module__ == "timm.models._features":
         raise GlocalError(
             f"{type(host).__name__} is a finished feature extractor, whose model can no longer be reached safely. "
             f"Enhance first: glocal.create_model(name, *mechanisms, features_only=True)."
         )
-    known, more = ", ".join(kind.__name__ for kind in ADAPTERS), ", ".join(transformers_vit.TRUNKS)
+    known, more = ", ".join(kind.__name__ for kind in ADAPTERS), ", ".join((*transformers_vit.TRUNKS, "ViltModel"))
     raise GlocalError(
         f"{type(host).__name__} is not a host that glocal knows. It knows: {known}; and of transformers: {more}."
     )

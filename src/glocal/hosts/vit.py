@@ -75,7 +75,7 @@ def _parallel(block: nn.Module, path: str, at: dict[str, Any]) -> Iterator[Site]
     in_split: Any = block.in_split
     if getattr(block, "mlp_out_proj", None) is not None:
         yield Site(Seam.MIXED, f"{path}.attn_out_proj", **at)
-        yield Site(Seam.FFN, f"{path}.mlp_out_proj", **at, plain=reason)
+        yield Site(Seam.FFN, f"{path}.mlp_out_proj", **at, plain=reason, tail=True)
     yield Site(Seam.HIDDEN, f"{path}.mlp_act", **{**at, "dim": in_split[0]})
 
 

@@ -60,6 +60,10 @@ class SqueezeContext:
         return False
 
     def graft(self, site: Site, old: nn.Module, *, preserve: bool) -> nn.Module:
+        if site.sets is not None:
+            raise GlocalError(
+                "SqueezeContext averages padding too, of which this host has some. ContextBroadcast does not."
+            )
         reduced = max(1, site.dim // self.reduction)
         # Preserving: twice the sigmoid of zero is exactly one.
         return After(old, site.dress(SqueezeTokens(site.dim, reduced, peak=2.0 if preserve else 1.0), old))
