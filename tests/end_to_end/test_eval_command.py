@@ -14,6 +14,7 @@ from PIL import Image
 from timm.data import ImageNetInfo
 
 from glocal.cli import main
+from glocal.recipes.by_name import open_classifier
 from glocal.recipes.lines import write as recipe_text
 from glocal.store import save
 from glocal.zoo import create_model
@@ -76,7 +77,8 @@ def test_a_run_is_measured_on_spoilt_images(glocal, tmp_path: Path) -> None:
     again = glocal(
         "eval", "run", "--spoilt", 1, "--epsilon", "8/255", "--epsilon", 0.25, "--format", "json", "--batch", 7
     )
-    assert {r["name"]: r["top1"] for r in json.loads(again[1])} == {n: r["top1"] for n, r in rows.items()}
+    found = {r["name"]: r["top1"] for r in json.loads(again[1])}
+    assert found == pytest.approx({name: row["top1"] for name, row in rows.items()}, abs=0.5)
 
 
 def test_imagenet_in_each_of_its_forms(glocal, model: Path, tmp_path: Path) -> None:
@@ -138,6 +140,11 @@ def test_weights_of_a_file_go_into_a_model_by_name(glocal, tmp_path: Path) -> No
     torch.save(create_model("deit_tiny_patch16_224_life").state_dict(), tmp_path / "life.pth")
     code, out, err = glocal("eval", "deit_tiny_patch16_224_life", "--checkpoint", "life.pth", "--data", a)
     assert code == 0, err
+    plain = timm.create_model("vit_tiny_patch16_224").state_dict()
+    torch.save(plain, tmp_path / "cb.pth")  # CB has no weights, so its model may come with the host's names
+    model = open_classifier("vit_tiny_patch16_224_cb", checkpoint=tmp_path / "cb.pth").model
+    assert all(torch.equal(ours.cpu(), plain[name.replace(".host.", ".")]) for name, ours in model.state_dict().items())
+    assert any(".host." in name for name in model.state_dict())
     code, _, err = glocal("eval", "deit_tiny_patch16_224_life", "--checkpoint", "deit.pth", "--data", a)
     assert code == 2
     assert "deit.pth do not fit the model: missing blocks.0.attn.qkv" in err

@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from timm.models import is_model, list_models
+from torch import Tensor, nn
 
 from glocal.errors import GlocalError, nearest
 from glocal.recipes.trained import Trained, open_trained, without_run
@@ -56,8 +57,14 @@ def _named(name: str, pretrained: bool, checkpoint: Path | None) -> Trained:
     if name in RELEASES:
         return without_run(load_released(checkpoint, name))
     model = create_model(name)
-    fill(model, read_tensors(checkpoint), checkpoint)
+    fill(model, _under_grafts(model, read_tensors(checkpoint)), checkpoint)
     return without_run(model)
+
+
+def _under_grafts(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename a plain host's tensors to where they lie in a grafted one; CB, which has no weights, adds no names."""
+    ours = {name.replace(".host.", "."): name for name in model.state_dict()}
+    return {ours.get(name, name): tensor for name, tensor in tensors.items()}
 
 
 def _looking(trained: Trained, look: Look) -> Trained:
