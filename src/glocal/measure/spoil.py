@@ -62,15 +62,12 @@ def fgsm(ask: Ask, images: Tensor, labels: Tensor, epsilon: float, scale: Scale)
 
 
 def _uphill(answers: Tensor, labels: Tensor) -> Tensor:
-    """Give the slope of each image's cross-entropy by its answers, its largest brought to one.
+    """Give the slope of each image's cross-entropy by its answers, divided by 1 - p of its label.
 
-    No sign feels the length, but without it the slope of a model that is sure rounds to zero, and none would move.
+    No sign feels the division, but without it the slope of a model that is sure rounds to zero, and nothing would move.
     """
-    exact = answers if answers.device.type == "mps" else answers.double()
-    slope = exact.softmax(dim=1).scatter(1, labels[:, None], 0.0)
-    slope = slope.scatter(1, labels[:, None], -slope.sum(dim=1, keepdim=True))  # less by rounding than p - 1
-    longest = slope.abs().amax(dim=1, keepdim=True)
-    return (slope / longest.clamp(min=torch.finfo(exact.dtype).tiny)).to(answers.dtype)
+    others = answers.float().scatter(1, labels[:, None], -torch.inf).softmax(dim=1)
+    return others.scatter(1, labels[:, None], -1.0).to(answers.dtype)
 
 
 class Spoil(Protocol):

@@ -107,7 +107,9 @@ def _as_in_training(trained: Trained, images: Images, name: str) -> Images:
 
 
 def _warnings(trained: Trained, data: str | None) -> tuple[str, ...]:
-    if data is None or not Path(data).exists() or Path(data).resolve() != Path(trained.data.name).resolve():
+    if data is None or not trained.data.name or not Path(data).exists():
+        return ()
+    if Path(data).resolve() != Path(trained.data.name).resolve():
         return ()
     if validation_part(Path(data)) is not None:
         return ()
