@@ -58,7 +58,7 @@ def load(path: str | Path, host: nn.Module | None = None) -> nn.Module:
             build(each["name"], {k: v for k, v in each.items() if k != "name"}) for each in step["mechanisms"]
         ]
         model = enhance(model, *mechanisms, inplace=host is None, preserve=step["preserve"])
-    _fill(model, load_file(path), path)
+    fill(model, load_file(path), path)
     return model.eval()
 
 
@@ -123,7 +123,8 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put the tensors of a file into a model, all of them or none."""
     own = model.state_dict()
     faults = [f"missing {name}" for name in own if name not in tensors]
     faults += [f"left over {name}" for name in tensors if name not in own]

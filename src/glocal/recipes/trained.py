@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glocal.data.decode import to_memory
-from glocal.data.feed import FileFeed, evaluation_transform, feed
+from glocal.data.feed import evaluation_transform
 from glocal.data.images import (
     IMAGENET,
     UNREADABLE,
-    Images,
-    MemoryImages,
-    Pair,
-    StreamImages,
     eight_bit,
-    few,
     image_suffixes,
-    with_channels,
 )
-from glocal.data.order import Order
 from glocal.data.settings import DataSettings
-from glocal.data.sources import fits, load, load_measured, validation_part
 from glocal.errors import GlocalError
-from glocal.measure.accuracy import Tally
 from glocal.recipes.schema import read
 from glocal.store import load as load_model
 
@@ -48,11 +38,23 @@ class Trained:
     data: DataSettings
     named: bool = False
     """Whether the run recorded its classes' names; else they are numbers."""
+    run: bool = True
+    """Whether a run tells how it saw its images; else they are shown as timm shows them to its host."""
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Tell how images are shown where nobody knows how the model learned them."""
+        if self.run:
+            return ()
+        mean, std = (", ".join(f"{each:g}" for each in values) for values in (self.mean, self.std))
+        told = f"{self.size[0]}x{self.size[1]} pixels, mean {mean}, std {std}"
+        crop = f", the middle {100 * self.data.crop_pct:g} %" if self.data.crop_pct else ""
+        return (f"no run tells how the model saw its images; they are shown as timm has it for its host: {told}{crop}",)
 
 
 def open_trained(path: str) -> Trained:
@@ -63,14 +65,31 @@ def open_trained(path: str) -> Trained:
         begun = (place / "checkpoints").exists()
         advice = "Finish it with `glocal train … --resume`." if begun else "It is no run folder."
         raise GlocalError(f"{place} holds no model.safetensors. {advice}")
-    model = load_model(file).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_model(file)
     facts = facts_of(file.parent / "metrics.json")
     recipe = file.parent / "recipe.yaml"
-    data = read(recipe).data if recipe.exists() else DataSettings()
+    if not facts and not recipe.exists():
+        return without_run(model)
+    data = read(recipe).data if recipe.exists() else DataSettings(name="")
     count: int = getattr(model, "num_classes", 1000)
     classes = tuple(facts.get("classes") or map(str, range(count)))
     mean, std = (tuple(facts.get(key) or usual) for key, usual in zip(("mean", "std"), _usual(model), strict=True))
-    return Trained(model, classes, mean, std, _size(model, data), data, bool(facts.get("classes")))
+    return Trained(_placed(model), classes, mean, std, _size(model, data), data, bool(facts.get("classes")))
+
+
+def without_run(model: nn.Module) -> Trained:
+    """Take a model that no run tells about; images are brought before it as timm brings them before its host."""
+    config: Any = getattr(model, "pretrained_cfg", None) or {}
+    usual = _usual(model)
+    mean, std = (tuple(config.get(key) or ()) for key in ("mean", "std"))
+    mean, std = (mean, std) if len(mean) == len(std) == len(usual[0]) else usual
+    data = DataSettings(name="", crop_pct=config.get("crop_pct"), memory="no")
+    classes = tuple(map(str, range(getattr(model, "num_classes", 1000))))
+    return Trained(_placed(model), classes, mean, std, _size(model, data), data, run=False)
+
+
+def _placed(model: nn.Module) -> nn.Module:
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
 def facts_of(file: Path) -> dict[str, Any]:
@@ -90,72 +109,6 @@ def _usual(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
     arguments: dict[str, Any] = getattr(getattr(model, "glocal", None), "arguments", {})
     mean, std = IMAGENET
     return ((sum(mean) / 3,), (sum(std) / 3,)) if arguments.get("in_chans") == 1 else (mean, std)
-
-
-def evaluate(
-    path: str, data: str | None, batch: int, tell: Callable[[str], None] = lambda text: None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Measure a trained model on its own validation images, or on others with the same classes.
-
-    Others are measured as a whole where they have no validation part. `tell` hears what is to be known of the images.
-    """
-    trained = open_trained(path)
-    settings = replace(trained.data, name=data or trained.data.name, batch_size=batch, size=trained.size, workers=2)
-    pair = load(settings) if data is None else load_measured(settings)
-    _refuse_other_classes(trained, pair.val, settings.name)
-    images, notes = _as_in_training(trained, pair, settings)
-    for note in (*pair.notes, *_warnings(trained, data), *notes):
-        tell(note)
-    source = feed(images, images, settings, Order(len(images), 1), trained.device, trained.size)
-    if isinstance(source, FileFeed):
-        source.warn = tell
-    tally = Tally(len(trained.classes), trained.device)
-    with torch.inference_mode():
-        for batch_images, labels in source.val():
-            tally.add(trained.model(batch_images), labels)
-    figures = tally.figures()
-    if not figures["images"]:
-        raise GlocalError(f"none of {len(images)} images of {settings.name} can be read. Are they whole?")
-    return figures, trained.classes
-
-
-def _refuse_other_classes(trained: Trained, images: Images, name: str) -> None:
-    known, given = trained.classes, images.classes
-    compared = trained.named and not isinstance(images, StreamImages)  # a stream cannot name its classes
-    sides = {"the model": [c for c in known if c not in given], name: [c for c in given if c not in known]}
-    differences = [f"only {who} has {few(names)}" for who, names in sides.items() if names]
-    if compared and differences:
-        raise GlocalError(
-            f"{name} has other classes than the model: {'; '.join(differences)}. "
-            f"Name its folders, or `classes` of an .npz, as they were in training."
-        )
-    if len(known) != len(given):
-        raise GlocalError(f"the model knows {len(known)} classes, {name} has {len(given)}.")
-    for number, (before, now) in enumerate(zip(known, given, strict=True)):
-        if compared and before != now:
-            raise GlocalError(
-                f"{name} has the model's classes in another order: class {number} is {now}, in training it was "
-                f"{before}. Number its labels as they were in training."
-            )
-
-
-def _as_in_training(trained: Trained, pair: Pair, settings: DataSettings) -> tuple[Images, tuple[str, ...]]:
-    """Make images look as they did in training, wherever they come from: their statistics, grey or RGB, in memory."""
-    channels = len(trained.mean)
-    images = replace(pair.val, mean=trained.mean, std=trained.std)
-    if isinstance(images, StreamImages) and channels != 3:
-        raise GlocalError(f"the model takes grey images, {settings.name} is a stream of RGB. Give a folder or .npz.")
-    if isinstance(images, MemoryImages):
-        images = with_channels(images, channels)
-    return to_memory(images, trained.size, settings.unreadable) if fits(pair, settings, trained.size) else (images, ())
-
-
-def _warnings(trained: Trained, data: str | None) -> tuple[str, ...]:
-    if data is None or not Path(data).exists() or Path(data).resolve() != Path(trained.data.name).resolve():
-        return ()
-    if validation_part(Path(data)) is not None:
-        return ()
-    return ("the model learned from most of these images; without --data only those held out are measured",)
 
 
 def predict(path: str, places: Sequence[Path], top: int) -> tuple[list[dict[str, Any]], list[str]]:

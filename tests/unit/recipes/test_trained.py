@@ -16,8 +16,9 @@ from PIL import Image
 from glocal.cli import main
 from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError
+from glocal.recipes.evaluate import evaluate
 from glocal.recipes.lines import write
-from glocal.recipes.trained import evaluate, open_trained, predict
+from glocal.recipes.trained import open_trained, predict
 from glocal.store import save
 from glocal.zoo import create_model
 from tests.unit.train.tiny import recipe
@@ -63,7 +64,9 @@ def test_images_of_other_classes_are_refused_by_name(run: str, tmp_path: Path) -
 def test_a_run_that_recorded_no_names_compares_the_number_of_classes(tmp_path: Path) -> None:
     run = _run(tmp_path / "run", ("0", "1"), "digits")
     (tmp_path / "run" / "metrics.json").write_text("{}")
-    assert evaluate(run, str(_pictures(tmp_path / "two", "cat", "cow")), 8)[0]["images"] == 20
+    told: list[str] = []
+    assert evaluate(run, str(_pictures(tmp_path / "two", "cat", "cow")), 8, told.append)[0]["images"] == 20
+    assert "the model's classes have no names; they are taken in this order: cat, cow" in told
     with pytest.raises(GlocalError, match="knows 2 classes, .*three has 3"):
         evaluate(run, str(_pictures(tmp_path / "three", "cat", "cow", "dog")), 8)
 
