@@ -144,7 +144,7 @@ def test_unusual_blocks_take_what_fits_and_refuse_the_rest(block: type[nn.Module
     assert error(kept(x).detach(), plain(x).detach()) <= 1e-5
     if block is ParallelScalingBlock:
         with pytest.raises(GlocalError, match="front"):  # one projection makes its hidden map and more
-            enhance(host, ContextBroadcast(position="front"))
+            enhance(plain, ContextBroadcast(position="front"))
         with pytest.raises(GlocalError, match="ParallelScalingBlock"):
             enhance(plain, LocalFFN())
         with pytest.raises(GlocalError, match="LIFE has no place"):
