@@ -153,6 +153,24 @@ def test_a_detection_run_is_evaluated_and_drawn(tmp_path: Path) -> None:
     assert (np.asarray(Image.open(tmp_path / "drawn" / "009.png")) != np.asarray(Image.open(image))).any()
 
 
+def test_every_image_gets_a_picture_of_its_own_where_there_is_room_for_it(tmp_path: Path) -> None:
+    data = write_camvid(tmp_path / "set")
+    _run(tmp_path / "run", head="{name: linear}", data=data, **SEGMENT)
+    pixels = Image.open(data / "val" / "008.png")
+    for name in ("a/008.png", "b/008.jpg", "b/008.PNG"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pixels.save(tmp_path / name)
+    rows, broken = predict_dense(str(tmp_path / "run"), sorted(tmp_path.glob("[ab]/*")), tmp_path / "drawn")
+    assert not broken
+    assert len({row["image"] for row in rows}) == 3
+    assert sorted(each.name for each in (tmp_path / "drawn").iterdir()) == ["008-2.png", "008-3.png", "008.png"]
+    (tmp_path / "file").write_text("mine")
+    assert _command("eval", tmp_path / "run" / "model.safetensors") == _command("eval", tmp_path / "run")
+    with pytest.raises(GlocalError, match=r"file.* cannot be written: .* Choose another folder with -o"):
+        predict_dense(str(tmp_path / "run"), [data / "val" / "008.png"], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_run_that_is_not_finished_is_refused_by_eval_and_predict(tmp_path: Path) -> None:
     text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
     run(parse(text), tmp_path / "run")

@@ -120,6 +120,9 @@ def test_train_eval_and_predict_go_hand_in_hand(glocal, pictures: Path) -> None:
     assert code == 0
     assert figures[0]["top1"] == trained["top1"]
     assert [row["class"] for row in figures[1:]] == ["dark", "light"]
+    code, _, err = glocal("eval", "run", "--spoilt", 2)
+    assert code == 2
+    assert "Leave --spoilt out" in err
     (pictures / "light" / "broken.png").write_bytes(b"none")
     code, out, err = glocal(
         "predict", "run", pictures / "dark" / "00.png", pictures / "light", "--top", 1, "--format", "csv"
@@ -146,7 +149,7 @@ def test_recipes_lists_what_to_expect(glocal) -> None:
         (["train", "digits/vit_local_ffn", "--set", "data.name=missing"], "neither a folder"),
         (["train", "digits/vit_local_ffn", "--set", "host.name=vit_tinny_patch16_224"], "unknown model"),
         (["train", "digits/vit_local_ffn", "--set", "host.colour=red"], "does not take these arguments"),
-        (["train", "digits/vit_local_ffn", "--set", "task=paint"], "task 'paint' is not known"),
+        (["train", "digits/vit_local_ffn", "--set", "task=paint"], "it takes classify, detect, segment"),
         (["train", "digits/vit_local_ffn", "--set", "data.batch_size=5000"], "do not fill one batch of 5000"),
         (["compare", "--data", "missing"], "neither a folder"),
         (["compare", "--with", "lief"], "Did you mean 'life'"),

@@ -25,6 +25,7 @@ def eval_(
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
     """Evaluate a trained model: top-1, top-5, loss; AP, mAP, F1; mIoU; and each class if asked."""
+    from glocal.errors import GlocalError
     from glocal.measure.table import Column, Table
     from glocal.recipes.dense_trained import is_dense
     from glocal.recipes.trained import evaluate
@@ -32,6 +33,8 @@ def eval_(
     if is_dense(model):
         typer.echo(_dense(model, data, min(batch, 16), per_class, spoilt, form.value))
         return
+    if spoilt:
+        raise GlocalError(f"{model} is a classifier; spoilt images are measured for segmenters. Leave --spoilt out.")
     figures, classes = evaluate(model, data, batch, lambda note: typer.echo(f"glocal: {note}", err=True))
     rows = [{"class": "all", "images": figures["images"], **{k: figures[k] for k in ("top1", "top5", "loss")}}]
     if per_class:
