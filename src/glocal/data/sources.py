@@ -26,13 +26,12 @@ from glocal.data.images import (
 )
 from glocal.data.npz import npz, statistics
 from glocal.data.settings import DataSettings
+from glocal.data.splits import TRAIN, VAL
 from glocal.data.stream import open_stream
 from glocal.errors import GlocalError, nearest
 
 CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-_TRAIN = ("train", "training")
-_VAL = ("val", "valid", "validation", "eval", "test")
 
 
 def load(settings: DataSettings, seed: int = 0) -> Pair:
@@ -74,18 +73,18 @@ def validation_part(place: Path) -> Path | None:
     """Find the validation part of a folder; an .npz file is meant as it is, whatever lies beside it."""
     if not place.is_dir():
         return None
-    if _part(place, _VAL, ".npz"):
-        return _part(place, _VAL, ".npz")
+    if _part(place, VAL, ".npz"):
+        return _part(place, VAL, ".npz")
     folders = [each.name for each in os.scandir(place) if each.is_dir() and not each.name.startswith(".")]
     # Beside folders other than `train`, a folder `test` is a class like any other.
-    return _part(place, _VAL) if len(folders) == 1 or _part(place, _TRAIN) else None
+    return _part(place, VAL) if len(folders) == 1 or _part(place, TRAIN) else None
 
 
 def _whole(place: Path) -> tuple[MemoryImages | FileImages, tuple[str, ...]]:
-    stored = _part(place, _TRAIN, ".npz") if place.is_dir() else place
+    stored = _part(place, TRAIN, ".npz") if place.is_dir() else place
     if stored is not None and stored.suffix == ".npz":
         return npz(stored), ()
-    return folder(_part(place, _TRAIN) or place)
+    return folder(_part(place, TRAIN) or place)
 
 
 def _is_place(name: str) -> bool:
@@ -109,7 +108,7 @@ def digits(settings: DataSettings | None = None) -> Pair:
 
 
 def _holds_npz(path: Path) -> bool:
-    return path.suffix == ".npz" or (path.is_dir() and _part(path, _TRAIN, ".npz") is not None)
+    return path.suffix == ".npz" or (path.is_dir() and _part(path, TRAIN, ".npz") is not None)
 
 
 def _part(folder: Path, names: tuple[str, ...], suffix: str = "") -> Path | None:
@@ -117,9 +116,9 @@ def _part(folder: Path, names: tuple[str, ...], suffix: str = "") -> Path | None
 
 
 def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
-    train_file = _part(path, _TRAIN, ".npz") if path.is_dir() else path
+    train_file = _part(path, TRAIN, ".npz") if path.is_dir() else path
     val_file = (
-        _part(path if path.is_dir() else path.parent, _VAL, ".npz") if path.is_dir() or path.stem in _TRAIN else None
+        _part(path if path.is_dir() else path.parent, VAL, ".npz") if path.is_dir() or path.stem in TRAIN else None
     )
     assert train_file is not None
     train = npz(train_file)
@@ -140,8 +139,8 @@ def _held_out(images: MemoryImages | FileImages, settings: DataSettings, seed: i
 
 def _folder_pair(settings: DataSettings, seed: int) -> Pair:
     root = Path(settings.name)
-    train_root = _part(root, _TRAIN) or root
-    val_root = _part(root, _VAL) if train_root != root else None
+    train_root = _part(root, TRAIN) or root
+    val_root = _part(root, VAL) if train_root != root else None
     train, notes = folder(train_root)
     if val_root is None:
         pair = _held_out(train, settings, seed)
