@@ -95,6 +95,19 @@ def test_a_head_for_another_task_is_refused(tmp_path: Path) -> None:
         _run(tmp_path / "run", head="{name: linear}", data=write_voc(tmp_path / "voc"), **DETECT)
 
 
+def test_a_host_that_cannot_take_the_size_is_refused_before_data_and_folders_are_touched(tmp_path: Path) -> None:
+    text = RECIPE.format(head="{name: semantic_fpn}", data=tmp_path / "gone", **(SEGMENT | {"mechanism": "cb"}))
+    host = text[text.index("host: ") : text.index("mechanisms")]
+    small = text.replace(host, "host: {name: pvt_v2_b0}\n").replace("size: 64", "size: 20")
+    with pytest.raises(GlocalError, match="pvt_v2_b0 with the head semantic_fpn cannot take images of 20x20 pixels"):
+        run(parse(small), tmp_path / "run")
+    for fit in ("fit", "eval_fit"):
+        odd = DETECT | {"dense": f"{{{fit}: shorter, sides: [80], longest: 120}}"}
+        with pytest.raises(GlocalError, match="was built for another image size"):
+            run(parse(RECIPE.format(head="{name: retinanet}", data=tmp_path / "gone", **odd)), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_dense_tasks_do_not_know_is_refused(tmp_path: Path) -> None:
     text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
     with pytest.raises(GlocalError, match="mix and distill are for task classify"):

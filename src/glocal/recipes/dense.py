@@ -20,6 +20,7 @@ from glocal.heads.build import head, put_on
 from glocal.heads.pyramid import Maps, spared
 from glocal.heads.weights import host_weights
 from glocal.mechanisms import ContextBroadcast
+from glocal.recipes.build import misfit
 from glocal.train.settings import HeadSettings, MixSettings, Recipe
 from glocal.train.tasks.detect import Detect
 from glocal.train.tasks.segment import Segment
@@ -30,7 +31,7 @@ DENSE = ("detect", "segment")
 
 def open_dense(recipe: Recipe) -> DensePair:
     """Open the recipe's images with their boxes or label maps, and check that the head can learn from them."""
-    chosen = _chosen(recipe)
+    chosen = chosen_head(recipe)
     if recipe.mix != MixSettings() or recipe.distill is not None:
         raise GlocalError(f"mix and distill are for task classify; {recipe.task} knows neither. Leave them out.")
     pair = load_detection(recipe.data, recipe.seed) if recipe.task == "detect" else load_segmentation(recipe.data)
@@ -55,7 +56,7 @@ def open_dense(recipe: Recipe) -> DensePair:
 
 def build_dense(recipe: Recipe, classes: int) -> nn.Module:
     """Make the host, graft the mechanisms, and put the head on."""
-    chosen = _chosen(recipe)
+    chosen = chosen_head(recipe)
     found = head(chosen.name, recipe.task)
     mechanisms = recipe.mechanisms
     if found.spares and not chosen.keep_context and any(isinstance(each, ContextBroadcast) for each in mechanisms):
@@ -74,6 +75,14 @@ def build_dense(recipe: Recipe, classes: int) -> nn.Module:
         if isinstance(each, Maps):
             each.lr_scale = {"host": chosen.host_lr}
     return model
+
+
+def built_dense(recipe: Recipe, classes: int) -> nn.Module:
+    """Make the model, or say that the host cannot be built."""
+    try:
+        return build_dense(recipe, classes)
+    except (AssertionError, RuntimeError, ValueError, ArithmeticError) as error:
+        raise misfit(recipe, error) from error
 
 
 def dense_size(recipe: Recipe) -> tuple[int, int]:
@@ -95,7 +104,7 @@ def dense_task(
         accelerator.process_index,
         accelerator.num_processes,
     )
-    name = _chosen(recipe).name
+    name = chosen_head(recipe).name
     if training and name == "upernet" and order.batch // (order.world * order.accumulate) < 2:
         raise GlocalError("UperNet normalises over the images of a batch: give each process 2 or more at a time.")
     feed = DenseFeed(pair, recipe.data, order, accelerator.device, dense_size(recipe), name == "mask_rcnn")
@@ -103,7 +112,8 @@ def dense_task(
     return (Detect if recipe.task == "detect" else Segment)(feed, len(pair.train.classes))
 
 
-def _chosen(recipe: Recipe) -> HeadSettings:
+def chosen_head(recipe: Recipe) -> HeadSettings:
+    """Give the recipe's head, which must be one for its task."""
     if recipe.head is None:
         default = "retinanet" if recipe.task == "detect" else "linear"
         raise GlocalError(f"task {recipe.task} needs a head, such as `head: {{name: {default}}}`.")
