@@ -120,14 +120,33 @@ def compare(
 
 @contextlib.contextmanager
 def _begun_or_gone(folder: Path) -> Iterator[None]:
-    """Remove a new folder again if no run got as far as a checkpoint, so that the mended command finds it free."""
-    fresh = not folder.exists()
+    """Where no run got as far as a checkpoint, keep the logs alone, aside: the mended command finds the folder free."""
+    there, begun_before = folder.exists(), (folder / "plan.json").exists() or (folder / "runs").exists()
     try:
         yield
-    except GlocalError:
-        if fresh and not any(folder.rglob("*.pt")):
+    except GlocalError as error:
+        if begun_before or any(folder.glob("runs/*/checkpoints/*.pt")):
+            raise
+        kept = _logs_kept(folder)
+        for name in ("plan.json", "progress.json"):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "runs", ignore_errors=True)
+        if kept is not None:
+            raise GlocalError(f"{error} What was logged until then is in {kept}.") from None
+        if not there:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _logs_kept(folder: Path) -> Path | None:
+    """Put the logs of stopped runs where no later start looks."""
+    if not any(folder.glob("runs/*/log.jsonl")):
+        return None
+    number, kept = 2, folder / "stopped"
+    while kept.exists():
+        kept, number = folder / f"stopped-{number}", number + 1
+    (folder / "runs").rename(kept)
+    return kept
 
 
 def _trained(plan: Plan, folder: Path, crew: Crew, clock: Clock, show: Screen) -> Plan:
