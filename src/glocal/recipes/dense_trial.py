@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
+from glocal.heads.pyramid import Maps
 from glocal.recipes.build import line
-from glocal.recipes.dense import built_dense, chosen_head, dense_size
+from glocal.recipes.dense import build_dense, built_dense, chosen_head, dense_size
 from glocal.train.settings import Recipe
 from glocal.train.tasks.segment import label_scores
+
+PAD = 32  # detectors fill images up to a multiple of this
 
 
 def try_on_dense(recipe: Recipe, device: torch.device) -> None:
     """Show host and head one empty image, so that what does not fit is told before any file is looked at."""
-    chosen = replace(chosen_head(recipe), backbone=None)  # no weights are needed for this
-    host = replace(recipe.host, pretrained=False)
-    model = built_dense(replace(recipe, host=host, head=chosen), 2).to(device).eval()
+    # No weights are needed for this.
+    plain = replace(
+        recipe, host=replace(recipe.host, pretrained=False), head=replace(chosen_head(recipe), backbone=None)
+    )
+    if not _fits_by_shapes(plain):
+        _try_in_earnest(plain, built_dense(plain, 2).to(device).eval(), device)
+
+
+def _fits_by_shapes(recipe: Recipe) -> bool:
+    """Compute shapes alone: large models take minutes on a processor. What fails here may still fit in truth."""
+    with suppress(Exception), torch.no_grad(), torch.device("meta"):
+        model = build_dense(recipe, 2).eval()
+        for height, width in (_learned(recipe), _measured(recipe)):
+            if recipe.task == "segment":
+                model(torch.zeros(1, 3, height, width))
+                continue
+            padded = torch.zeros(1, 3, height + -height % PAD, width + -width % PAD)
+            for maps in [each for each in model.modules() if isinstance(each, Maps)]:  # boxes have no shape beforehand
+                maps(padded)
+        return True
+    return False
+
+
+def _try_in_earnest(recipe: Recipe, model: nn.Module, device: torch.device) -> None:
     for size, look in ((_learned(recipe), _as_learned), (_measured(recipe), _as_measured)):
         try:
             with torch.no_grad():
@@ -27,8 +52,8 @@ def try_on_dense(recipe: Recipe, device: torch.device) -> None:
             raise
         except Exception as error:  # hosts check their input in many ways, or not at all
             raise GlocalError(
-                f"{recipe.host.name} with the head {chosen.name} cannot take images of {size[0]}x{size[1]} pixels: "
-                f"{line(error)}. Mend data.size, data.dense, or the host's img_size."
+                f"{recipe.host.name} with the head {chosen_head(recipe).name} cannot take images of "
+                f"{size[0]}x{size[1]} pixels: {line(error)}. Mend data.size, data.dense, or the host's img_size."
             ) from error
 
 
