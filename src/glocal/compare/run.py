@@ -36,6 +36,7 @@ from glocal.train import checkpoint
 from glocal.train.journal import read
 from glocal.train.plain import differences, plain
 from glocal.train.screen import Screen
+from glocal.train.signals import Interrupted
 from glocal.wrappers import OnLattice
 
 
@@ -124,10 +125,10 @@ def _begun_or_gone(folder: Path) -> Iterator[None]:
     there, begun_before = folder.exists(), (folder / "plan.json").exists() or (folder / "runs").exists()
     try:
         yield
-    except GlocalError as error:
+    except (GlocalError, Interrupted, KeyboardInterrupt) as error:
         if begun_before or any(folder.glob("runs/*/checkpoints/*.pt")):
             raise
-        kept = _logs_kept(folder)
+        kept = _logs_kept(folder) if isinstance(error, GlocalError) else None
         for name in ("plan.json", "progress.json"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "runs", ignore_errors=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from glocal.compare import run as run_module
 from glocal.compare.plan import Plan, plan
 from glocal.compare.run import compare
 from glocal.data.images import Pair
 from glocal.errors import GlocalError
 from glocal.train.screen import Silent
+from glocal.train.signals import Interrupted
 
 HOST = "vit_tiny_patch16_224(depth=1,embed_dim=24,num_heads=2)"
 
@@ -49,6 +52,20 @@ def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path, there: bool) -> 
     with pytest.raises(GlocalError, match="not finite"):
         compare(*_planned(1e30, log_every=1000), folder, Silent())
     assert sorted(each.name for each in tmp_path.rglob("*")) == (["notes.txt", "out"] if there else [])
+
+
+@pytest.mark.parametrize("stop", [Interrupted(signal.SIGINT, None), KeyboardInterrupt()])
+def test_one_that_is_stopped_before_a_checkpoint_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    def stopped(*_: object) -> None:
+        raise stop
+
+    monkeypatch.setattr(run_module, "at_a_stretch", stopped)
+    with pytest.raises(type(stop)):
+        compare(*_planned(1e-3), tmp_path / "out", Silent())
+    assert not list(tmp_path.iterdir())
+    assert str(Interrupted(signal.SIGINT, None)) == "stopped by SIGINT; nothing was to be saved yet."
 
 
 def test_a_comparison_that_was_going_on_is_kept_whole(tmp_path: Path) -> None:
