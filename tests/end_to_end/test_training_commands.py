@@ -165,6 +165,7 @@ def test_output_in_another_alphabet_lacks_letters_but_not_lines(tmp_path: Path) 
         (["compare", "--data", "missing"], "neither a folder"),
         (["compare", "--with", "lief"], "Did you mean 'life'"),
         (["compare", "--host", "mixer_s16_224", "--with", "life", "--size", "224", "--epochs", "1"], "no attention"),
+        (["compare", "--host", "", "--epochs", "1"], "unknown model ''"),
         (["compare", "--epochs", "1", "--budget", "5m"], "not both"),
         (["compare", "--budget", "soon"], "Write 90s, 10m"),
         (["compare", "--budget", "10 apples"], "Write 90s, 10m"),

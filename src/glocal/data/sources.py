@@ -88,7 +88,7 @@ def _whole(place: Path) -> tuple[MemoryImages | FileImages, tuple[str, ...]]:
 
 
 def _is_place(name: str) -> bool:
-    return name.endswith((".npz", ".tar")) or Path(name).is_dir()
+    return bool(name) and (name.endswith((".npz", ".tar")) or Path(name).is_dir())
 
 
 def digits(settings: DataSettings | None = None) -> Pair:
@@ -158,14 +158,20 @@ def _folder_pair(settings: DataSettings, seed: int) -> Pair:
 def _timm(name: str, settings: DataSettings, statistics: tuple[Any, Any] | None = None) -> Pair:
     from timm.data import create_dataset
 
+    root = settings.root or ("data" if name.startswith("torch/") else None)  # torchvision has no place of its own
+
     def part(split: str) -> FileImages:
         try:
             dataset: Any = create_dataset(
-                name, root=settings.root, split=split, is_training=split == "train", download=settings.download
+                name, root=root, split=split, is_training=split == "train", download=settings.download
             )
-        except (RuntimeError, AssertionError, FileNotFoundError, ImportError) as error:
-            raise GlocalError(f"data {name!r} cannot be opened: {error}") from None
-        labels = _targets(dataset)
+            labels = _targets(dataset)
+        except Exception as error:  # whatever the makers of so many sets raise
+            told = str(error).rstrip(".") or type(error).__name__
+            raise GlocalError(
+                f"data {name!r} cannot be opened in {root or 'its usual place'}: {told}. Give its folder with --data, "
+                f"or fetch it with --set data.download=true."
+            ) from error
         classes = getattr(dataset, "classes", None) or [str(i) for i in range(int(labels.max()) + 1)]
         extra = {} if statistics is None else {"mean": statistics[0], "std": statistics[1]}
         return FileImages(dataset, labels, tuple(map(str, classes)), torch.arange(len(labels)), **extra)
@@ -210,7 +216,8 @@ def _check(pair: Pair, name: str) -> None:
         raise GlocalError(f"{name} has {len(pair.train.classes)} class; there is nothing to tell apart.")
     if not len(pair.train) or not len(pair.val):
         raise GlocalError(
-            f"{name} has {len(pair.train)} training and {len(pair.val)} validation images; both are needed."
+            f"{name} has {len(pair.train)} training and {len(pair.val)} validation images; both are needed. "
+            f"Give each class two images or more, or a part for validation."
         )
 
 

@@ -100,7 +100,8 @@ def evaluate(
     Others are measured as a whole where they have no validation part. `tell` hears what is to be known of the images.
     """
     trained = open_trained(path)
-    settings = replace(trained.data, name=data or trained.data.name, batch_size=batch, size=trained.size, workers=2)
+    name = trained.data.name if data is None else data
+    settings = replace(trained.data, name=name, batch_size=batch, size=trained.size, workers=2)
     pair = load(settings) if data is None else load_measured(settings)
     _refuse_other_classes(trained, pair.val, settings.name)
     images, notes = _as_in_training(trained, pair, settings)
