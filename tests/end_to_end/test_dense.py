@@ -108,16 +108,38 @@ def test_a_host_that_cannot_take_the_size_is_refused_before_data_and_folders_are
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("dim", "told"),
+    [("wide", "cannot be put on .* with dim=wide: .* Change head.options"), (0, "Mend .* head.options")],
+)
+def test_options_a_head_cannot_be_made_with_are_refused(tmp_path: Path, dim: object, told: str) -> None:
+    head = f"{{name: retinanet, options: {{dim: {dim}}}}}"
+    with pytest.raises(GlocalError, match=told):
+        _run(tmp_path / "run", head=head, data=tmp_path / "gone", **DETECT)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_dense_tasks_do_not_know_is_refused(tmp_path: Path) -> None:
     text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
     with pytest.raises(GlocalError, match="mix and distill are for task classify"):
         run(parse(text + "mix: {smoothing: 0.1}\n"), tmp_path / "mix")
+    with pytest.raises(GlocalError, match="segmentation trains on 'crop'"):
+        run(parse(text.replace("fit: crop", "fit: shorter")), tmp_path / "shorter")
+    slides = RECIPE.format(head="{name: detr}", data="gone", **(DETECT | {"dense": "{eval_fit: slide}"}))
+    with pytest.raises(GlocalError, match="detectors take 'square' or 'shorter'"):
+        run(parse(slides), tmp_path / "slide")
     with pytest.raises(GlocalError, match="task segment needs a head"):
         run(parse(text.replace("head: {name: linear}", "")), tmp_path / "none")
     pytest.importorskip("segmentation_models_pytorch", reason="UperNet's decoder comes with glocal[segment]")
     single = text.replace("name: linear", "name: upernet").replace("batch_size: 4", "batch_size: 1")
     with pytest.raises(GlocalError, match="UperNet normalises over the images of a batch"):
         run(parse(single), tmp_path / "single")
+
+
+def test_a_detector_is_not_trained_on_nothing(tmp_path: Path) -> None:
+    settings = DETECT | {"dense": "{classes: [green, pink]}"}
+    with pytest.raises(GlocalError, match="no training image of .* holds an object of class green, pink"):
+        _run(tmp_path / "run", head="{name: retinanet}", data=write_voc(tmp_path / "voc"), **settings)
 
 
 def test_a_voc_folder_without_lists_is_parted_by_itself(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from glocal.errors import GlocalError
-from glocal.heads.pyramid import Maps
+from glocal.heads.pyramid import Maps, PyramidNetwork
 from glocal.recipes.build import line
-from glocal.recipes.dense import build_dense, built_dense, chosen_head, dense_size
+from glocal.recipes.dense import build_dense, built_dense, chosen_head, dense_size, refuse_unfit
 from glocal.train.settings import Recipe
 from glocal.train.tasks.segment import label_scores
 
@@ -20,10 +20,9 @@ PAD = 32  # detectors fill images up to a multiple of this
 
 def try_on_dense(recipe: Recipe, device: torch.device) -> None:
     """Show host and head one empty image, so that what does not fit is told before any file is looked at."""
+    chosen = refuse_unfit(recipe)
     # No weights are needed for this.
-    plain = replace(
-        recipe, host=replace(recipe.host, pretrained=False), head=replace(chosen_head(recipe), backbone=None)
-    )
+    plain = replace(recipe, host=replace(recipe.host, pretrained=False), head=replace(chosen, backbone=None))
     if not _fits_by_shapes(plain):
         _try_in_earnest(plain, built_dense(plain, 2).to(device).eval(), device)
 
@@ -37,8 +36,9 @@ def _fits_by_shapes(recipe: Recipe) -> bool:
                 model(torch.zeros(1, 3, height, width))
                 continue
             padded = torch.zeros(1, 3, height + -height % PAD, width + -width % PAD)
-            for maps in [each for each in model.modules() if isinstance(each, Maps)]:  # boxes have no shape beforehand
-                maps(padded)
+            for each in model.modules():  # boxes have no shape beforehand
+                if isinstance(each, (Maps, PyramidNetwork)):
+                    each(padded)
         return True
     return False
 
@@ -53,7 +53,8 @@ def _try_in_earnest(recipe: Recipe, model: nn.Module, device: torch.device) -> N
         except Exception as error:  # hosts check their input in many ways, or not at all
             raise GlocalError(
                 f"{recipe.host.name} with the head {chosen_head(recipe).name} cannot take images of "
-                f"{size[0]}x{size[1]} pixels: {line(error)}. Mend data.size, data.dense, or the host's img_size."
+                f"{size[0]}x{size[1]} pixels: {line(error)}. "
+                f"Mend data.size, data.dense, head.options, or the host's img_size."
             ) from error
 
 
