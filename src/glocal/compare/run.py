@@ -121,22 +121,24 @@ def compare(
 
 @contextlib.contextmanager
 def _begun_or_gone(folder: Path) -> Iterator[None]:
-    """Where no run got as far as a checkpoint, keep the logs alone, aside: the mended command finds the folder free."""
-    there, begun_before = folder.exists(), (folder / "plan.json").exists() or (folder / "runs").exists()
-    try:
-        yield
-    except (GlocalError, Interrupted, KeyboardInterrupt) as error:
-        if begun_before or any(folder.glob("runs/*/checkpoints/*.pt")):
+    """Hold the folder. Where no run got as far as a checkpoint, nothing but logs stays, aside: the folder is free."""
+    there = folder.exists()
+    before = set(folder.iterdir()) if folder.is_dir() else set[Path]()
+    with checkpoint.alone_in(folder):
+        try:
+            yield
+        except (GlocalError, Interrupted, KeyboardInterrupt) as error:
+            begun_before = before & {folder / "plan.json", folder / "runs"}
+            if begun_before or any(folder.glob("runs/*/checkpoints/*.pt")):
+                raise
+            kept = _logs_kept(folder) if isinstance(error, GlocalError) else None
+            for path in set(folder.iterdir()) - before - {kept}:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if kept is not None:
+                raise GlocalError(f"{error} What was logged until then is in {kept}.") from None
+            if not there:
+                folder.rmdir()
             raise
-        kept = _logs_kept(folder) if isinstance(error, GlocalError) else None
-        for name in ("plan.json", "progress.json"):
-            (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / "runs", ignore_errors=True)
-        if kept is not None:
-            raise GlocalError(f"{error} What was logged until then is in {kept}.") from None
-        if not there:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _logs_kept(folder: Path) -> Path | None:

@@ -14,6 +14,7 @@ from glocal.compare.plan import Plan, plan
 from glocal.compare.run import compare
 from glocal.data.images import Pair
 from glocal.errors import GlocalError
+from glocal.train.checkpoint import alone_in
 from glocal.train.screen import Silent
 from glocal.train.signals import Interrupted
 
@@ -74,3 +75,10 @@ def test_a_comparison_that_was_going_on_is_kept_whole(tmp_path: Path) -> None:
     with pytest.raises(GlocalError, match="was begun with other settings"):
         compare(*_planned(1e30), tmp_path, Silent(), resume=True)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_comparison_in_the_folder_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("of the first")
+    with alone_in(tmp_path), pytest.raises(GlocalError, match="is in use by process"):
+        compare(*_planned(1e-3), tmp_path, Silent(), resume=True)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "plan.json"]
