@@ -32,7 +32,10 @@ def save(model: nn.Module, path: str | Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        part.touch()
+        usual = part.stat().st_mode  # safetensors would let no one but the owner read
         save_file(_tensors(model), part, metadata={"format": "pt", _KEY: json.dumps(_recipe(model))})
+        part.chmod(usual)
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(path)

@@ -95,16 +95,51 @@ def test_a_head_for_another_task_is_refused(tmp_path: Path) -> None:
         _run(tmp_path / "run", head="{name: linear}", data=write_voc(tmp_path / "voc"), **DETECT)
 
 
+def test_a_host_that_cannot_take_the_size_is_refused_before_data_and_folders_are_touched(tmp_path: Path) -> None:
+    text = RECIPE.format(head="{name: semantic_fpn}", data=tmp_path / "gone", **(SEGMENT | {"mechanism": "cb"}))
+    host = text[text.index("host: ") : text.index("mechanisms")]
+    small = text.replace(host, "host: {name: pvt_v2_b0}\n").replace("size: 64", "size: 20")
+    with pytest.raises(GlocalError, match="pvt_v2_b0 with the head semantic_fpn cannot take images of 20x20 pixels"):
+        run(parse(small), tmp_path / "run")
+    for fit in ("fit", "eval_fit"):
+        odd = DETECT | {"dense": f"{{{fit}: shorter, sides: [80], longest: 120}}"}
+        with pytest.raises(GlocalError, match="was built for another image size"):
+            run(parse(RECIPE.format(head="{name: retinanet}", data=tmp_path / "gone", **odd)), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("dim", "told"),
+    [("wide", "cannot be put on .* with dim=wide: .* Change head.options"), (0, "Mend .* head.options")],
+)
+def test_options_a_head_cannot_be_made_with_are_refused(tmp_path: Path, dim: object, told: str) -> None:
+    head = f"{{name: retinanet, options: {{dim: {dim}}}}}"
+    with pytest.raises(GlocalError, match=told):
+        _run(tmp_path / "run", head=head, data=tmp_path / "gone", **DETECT)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_dense_tasks_do_not_know_is_refused(tmp_path: Path) -> None:
     text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
     with pytest.raises(GlocalError, match="mix and distill are for task classify"):
         run(parse(text + "mix: {smoothing: 0.1}\n"), tmp_path / "mix")
+    with pytest.raises(GlocalError, match="segmentation trains on 'crop'"):
+        run(parse(text.replace("fit: crop", "fit: shorter")), tmp_path / "shorter")
+    slides = RECIPE.format(head="{name: detr}", data="gone", **(DETECT | {"dense": "{eval_fit: slide}"}))
+    with pytest.raises(GlocalError, match="detectors take 'square' or 'shorter'"):
+        run(parse(slides), tmp_path / "slide")
     with pytest.raises(GlocalError, match="task segment needs a head"):
         run(parse(text.replace("head: {name: linear}", "")), tmp_path / "none")
     pytest.importorskip("segmentation_models_pytorch", reason="UperNet's decoder comes with glocal[segment]")
     single = text.replace("name: linear", "name: upernet").replace("batch_size: 4", "batch_size: 1")
     with pytest.raises(GlocalError, match="UperNet normalises over the images of a batch"):
         run(parse(single), tmp_path / "single")
+
+
+def test_a_detector_is_not_trained_on_nothing(tmp_path: Path) -> None:
+    settings = DETECT | {"dense": "{classes: [green, pink]}"}
+    with pytest.raises(GlocalError, match="no training image of .* holds an object of class green, pink"):
+        _run(tmp_path / "run", head="{name: retinanet}", data=write_voc(tmp_path / "voc"), **settings)
 
 
 def test_a_voc_folder_without_lists_is_parted_by_itself(tmp_path: Path) -> None:
@@ -151,6 +186,24 @@ def test_a_detection_run_is_evaluated_and_drawn(tmp_path: Path) -> None:
     told = _command("predict", tmp_path / "run", image, "-o", tmp_path / "drawn", "--least", 0)
     assert "red" in told or "blue" in told
     assert (np.asarray(Image.open(tmp_path / "drawn" / "009.png")) != np.asarray(Image.open(image))).any()
+
+
+def test_every_image_gets_a_picture_of_its_own_where_there_is_room_for_it(tmp_path: Path) -> None:
+    data = write_camvid(tmp_path / "set")
+    _run(tmp_path / "run", head="{name: linear}", data=data, **SEGMENT)
+    pixels = Image.open(data / "val" / "008.png")
+    for name in ("a/008.png", "b/008.jpg", "b/008.PNG"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pixels.save(tmp_path / name)
+    rows, broken = predict_dense(str(tmp_path / "run"), sorted(tmp_path.glob("[ab]/*")), tmp_path / "drawn")
+    assert not broken
+    assert len({row["image"] for row in rows}) == 3
+    assert sorted(each.name for each in (tmp_path / "drawn").iterdir()) == ["008-2.png", "008-3.png", "008.png"]
+    (tmp_path / "file").write_text("mine")
+    assert _command("eval", tmp_path / "run" / "model.safetensors") == _command("eval", tmp_path / "run")
+    with pytest.raises(GlocalError, match=r"file.* cannot be written: .* Choose another folder with -o"):
+        predict_dense(str(tmp_path / "run"), [data / "val" / "008.png"], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_run_that_is_not_finished_is_refused_by_eval_and_predict(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -120,6 +121,9 @@ def test_train_eval_and_predict_go_hand_in_hand(glocal, pictures: Path) -> None:
     assert code == 0
     assert figures[0]["top1"] == trained["top1"]
     assert [row["class"] for row in figures[1:]] == ["dark", "light"]
+    code, _, err = glocal("eval", "run", "--spoilt", 2)
+    assert code == 2
+    assert "Leave --spoilt out" in err
     (pictures / "light" / "broken.png").write_bytes(b"none")
     code, out, err = glocal(
         "predict", "run", pictures / "dark" / "00.png", pictures / "light", "--top", 1, "--format", "csv"
@@ -138,6 +142,14 @@ def test_recipes_lists_what_to_expect(glocal) -> None:
     assert glocal("recipes", "nothing-like-it")[0] == 2
 
 
+def test_output_in_another_alphabet_lacks_letters_but_not_lines(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "glocal", "cost", "vit_tiny_patch16_224", "--with", "cb"]
+    told = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, check=False)
+    assert told.returncode == 0, told.stderr
+    assert len(told.stdout.splitlines()) > 3
+    assert b"+ cb" in told.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -146,11 +158,14 @@ def test_recipes_lists_what_to_expect(glocal) -> None:
         (["train", "digits/vit_local_ffn", "--set", "data.name=missing"], "neither a folder"),
         (["train", "digits/vit_local_ffn", "--set", "host.name=vit_tinny_patch16_224"], "unknown model"),
         (["train", "digits/vit_local_ffn", "--set", "host.colour=red"], "does not take these arguments"),
-        (["train", "digits/vit_local_ffn", "--set", "task=paint"], "task 'paint' is not known"),
+        (["train", "digits/vit_local_ffn", "--set", "task=paint"], "it takes classify, detect, segment"),
+        (["train", "digits/vit_local_ffn", "--set", "optim.name=zzz"], "Such as adamw"),
+        (["train", "digits/vit_local_ffn", "--set", "epochs=1", "-o", "/dev/null/x"], "Choose another folder with -o"),
         (["train", "digits/vit_local_ffn", "--set", "data.batch_size=5000"], "do not fill one batch of 5000"),
         (["compare", "--data", "missing"], "neither a folder"),
         (["compare", "--with", "lief"], "Did you mean 'life'"),
         (["compare", "--host", "mixer_s16_224", "--with", "life", "--size", "224", "--epochs", "1"], "no attention"),
+        (["compare", "--host", "", "--epochs", "1"], "unknown model ''"),
         (["compare", "--epochs", "1", "--budget", "5m"], "not both"),
         (["compare", "--budget", "soon"], "Write 90s, 10m"),
         (["compare", "--budget", "10 apples"], "Write 90s, 10m"),

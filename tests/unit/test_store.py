@@ -18,6 +18,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
+def test_a_saved_model_may_be_read_by_whoever_may_read_its_neighbours(path: Path) -> None:
+    (path.parent / "notes.txt").touch()
+    save(create_model(NAME, **TINY), path)
+    assert path.stat().st_mode == (path.parent / "notes.txt").stat().st_mode
+
+
 def test_a_created_model_comes_back_by_itself(path: Path) -> None:
     model = lively(create_model(NAME, LIFE(layers="upper"), LocalFFN(), **TINY)).eval()
     model = lively(enhance(model, ContextBroadcast(scaled=True), preserve=True)).eval()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from io import TextIOWrapper
 from typing import NoReturn
 
 import typer
@@ -50,6 +51,11 @@ def main() -> NoReturn:
     """Run a command; a mistake the user can mend ends in one clear message and exit code 2."""
     from glocal.errors import GlocalError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(
+                errors="replace"
+            )  # a file's name, or our own dashes, may not be in the output's alphabet
     try:
         try:
             app()

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,8 +51,9 @@ class Crew:
             self.todo, self.told = context.Queue(), context.Queue()
             arguments = (self.pair, self.todo, self.told)
             self.processes = [context.Process(target=_work, args=arguments) for _ in range(self.workers)]
-            for each in self.processes:
-                each.start()
+            with _deaf():
+                for each in self.processes:
+                    each.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,9 +95,26 @@ class Crew:
                 os.kill(each.pid, signal.SIGTERM)
             for each in self.processes:
                 each.join(60)
-            raise Interrupted(listener.heard, str(self.folder))
+            saved = any(self.folder.glob("runs/*/checkpoints/*.pt"))
+            raise Interrupted(listener.heard, str(self.folder) if saved else None)
         if not all(each.is_alive() for each in self.processes) and self.told.empty():
             raise GlocalError("a run ended without a word; is there enough memory? Continue with --resume.")
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Start processes that a terminal's Ctrl-C does not end half-way with a traceback: a run listens, and we tell them.
+
+    They take over what their parent does with the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _alone(task: Task, pair: Pair | DensePair, show: Screen, told: Told) -> Any:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor
 
+from glocal.compare.labels import shortened
+
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 34
+_LEVEL, _TURNED = 10, 10  # columns whose names stand level; letters of a name that is turned
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ def curves(lines: Sequence[Line], x_name: str, y_name: str) -> str:
     for i, line in enumerate(lines):
         there = [*zip(line.x, line.high, strict=True), *reversed(list(zip(line.x, line.low, strict=True)))]
         parts.append(f'<polygon class="band c{i}" points="{_points(there, x, y)}"/>')
+        if len(line.x) == 1:  # a line needs two points to be seen
+            parts.append(f'<circle class="c{i}" cx="{x(line.x[0])}" cy="{y(line.mean[0])}" r="4"/>')
         path = _points(list(zip(line.x, line.mean, strict=True)), x, y)
         parts.append(f'<polyline class="line c{i}" points="{path}"><title>{escape(line.name)}</title></polyline>')
     return _svg(parts) + legend([line.name for line in lines])
@@ -58,6 +63,8 @@ def dots(names: Sequence[str], series: Sequence[tuple[str, Sequence[float], int]
     low, high, ticks = _nice(min(values), max(values))
     y = _Scale(low, high, HEIGHT - BOTTOM, TOP)
     group = (WIDTH - LEFT - RIGHT) / len(names)
+    turned = len(names) > _LEVEL
+    short = shortened(names, _TURNED if turned else (group - 8) / 6)
     parts = [_axes(y, ticks, "", y_name)]
     for i, name in enumerate(names):
         x = round(LEFT + group * (i + 0.5), 1)
@@ -67,8 +74,10 @@ def dots(names: Sequence[str], series: Sequence[tuple[str, Sequence[float], int]
             note = escape(f"{name}, {label}: {heights[i]:.1f}")
             parts.append(f'<circle class="c{colour}" cx="{x}" cy="{level}" r="5"><title>{note}</title></circle>')
         if len(names) <= 20:
-            parts.append(_text(x, HEIGHT - BOTTOM + 15, _cut(name, 80 / len(names)), "middle"))
-    return _svg(parts) + legend([label for label, _, _ in series], [colour for _, _, colour in series])
+            parts.append(_below(x, HEIGHT - BOTTOM + 15, short[i], turned, name))
+    return _svg(parts, HEIGHT + (40 if turned else 0)) + legend(
+        [label for label, _, _ in series], [colour for _, _, colour in series]
+    )
 
 
 def intervals(rows: Sequence[tuple[str, float, float | None, float | None, int]], x_name: str) -> str:
@@ -80,9 +89,10 @@ def intervals(rows: Sequence[tuple[str, float, float | None, float | None, int]]
     parts = [f'<line class="grid" x1="{x(t)}" x2="{x(t)}" y1="8" y2="{height - 30}"/>' for t in ticks]
     parts += [_text(x(t), height - 16, f"{t:+g}" if t else "0", "middle") for t in ticks]
     parts.append(f'<line class="zero" x1="{x(0)}" x2="{x(0)}" y1="8" y2="{height - 30}"/>')
+    short = shortened([name for name, *_ in rows], 20)
     for i, (name, mean, start, stop, colour) in enumerate(rows):
         level = 24 + 30 * i
-        parts.append(_text(122, level + 4, _cut(name, 20), "end"))
+        parts.append(_text(122, level + 4, short[i], "end", name))
         if start is not None and stop is not None:
             parts.append(f'<line class="line c{colour}" x1="{x(start)}" x2="{x(stop)}" y1="{level}" y2="{level}"/>')
         parts.append(f'<circle class="c{colour}" cx="{x(mean)}" cy="{level}" r="5"/>')
@@ -95,6 +105,8 @@ def heat(matrix: Sequence[Sequence[float]], names: Sequence[str], title: str) ->
     """Draw a confusion matrix; each row sums to 100 %, what is wrong is drawn stronger."""
     count = len(names)
     side = 300 / count
+    turned = count > _LEVEL
+    beside, below = shortened(names, 7), shortened(names, _TURNED if turned else (side - 8) / 6)
     parts = [_text(LEFT + 150, 12, title, "middle")]
     for i, row in enumerate(matrix):
         total = sum(row) or 1
@@ -109,10 +121,10 @@ def heat(matrix: Sequence[Sequence[float]], names: Sequence[str], title: str) ->
                     f'width="{side:.1f}" height="{side:.1f}"><title>{note}</title></rect>'
                 )
         if count <= 25:
-            parts.append(_text(LEFT - 5, 20 + (i + 0.65) * side, _cut(names[i], 7), "end"))
-            parts.append(_text(LEFT + (i + 0.5) * side, 336, _cut(names[i], max(side / 6, 2)), "middle"))
+            parts.append(_text(LEFT - 5, 20 + (i + 0.65) * side, beside[i], "end", names[i]))
+            parts.append(_below(LEFT + (i + 0.5) * side, 336, below[i], turned, names[i]))
     parts.append(f'<rect class="frame" x="{LEFT}" y="20" width="300" height="300"/>')
-    return _svg(parts, 344, 372)
+    return _svg(parts, 400 if turned else 344, 372)
 
 
 def legend(names: Sequence[str], colours: Sequence[int] | None = None) -> str:
@@ -135,8 +147,17 @@ def _axes(y: _Scale, ticks: Sequence[float], x_name: str, y_name: str) -> str:
     return "".join([*lines, *marks, turned, _text((LEFT + WIDTH) / 2, HEIGHT - 4, x_name, "middle")])
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, whole: str = "", turn: str = "") -> str:
+    """Write a text; what it stands for is shown where one points at it."""
+    title = f"<title>{escape(whole)}</title>" if whole and whole != text else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(text)}{title}</text>'
+
+
+def _below(x: float, y: float, text: str, turned: bool, whole: str) -> str:
+    """Name a column; where columns are narrow, from top to bottom."""
+    if not turned:
+        return _text(x, y, text, "middle", whole)
+    return _text(x - 4, y - 8, text, "start", whole, f' transform="rotate(90 {x - 4:.1f} {y - 8:.1f})"')
 
 
 def _points(pairs: Sequence[tuple[float, float]], x: _Scale, y: _Scale) -> str:
@@ -149,6 +170,8 @@ def _nice(low: float, high: float) -> tuple[float, float, list[float]]:
     size = 10.0 ** floor(_log10(span / 5))
     step = next(size * by for by in (1, 2, 5, 10) if span / (size * by) <= 6)
     first, last = floor(low / step), ceil(high / step)
+    if first == last:  # one value alone
+        first, last = (first - 1, last) if first > 0 else (first, last + 1)
     return first * step, last * step, [round(i * step, 10) for i in range(first, last + 1)]
 
 
@@ -162,8 +185,3 @@ def _log10(value: float) -> float:
     from math import log10
 
     return log10(value)
-
-
-def _cut(name: str, most: float) -> str:
-    most = max(int(most), 2)
-    return name if len(name) <= most else name[: most - 1] + "…"

@@ -89,9 +89,10 @@ def plan(
     """Look at the images and lay out a fair comparison."""
     if lr is not None and not 0 < lr < inf:
         raise GlocalError(f"the learning rate is {lr}; it must be above 0, such as 1e-3.")
-    pair = load(DataSettings(name=data or "digits"))
+    name = "digits" if data is None else data
+    pair = load(DataSettings(name=name))
     # The folder is left with recipes that run from anywhere.
-    settings = DataSettings(name=_anywhere(data or "digits"))
+    settings = DataSettings(name=_anywhere(name))
     pixels, notes = _size(pair, size)
     made, few = _host(host, pixels, patch, small=data is None, pretrained=pretrained)
     batch = batch or min(64 if data is None else 128, _power(len(pair.train) // 4))
@@ -165,7 +166,7 @@ def _host(
 ) -> tuple[HostSettings, tuple[str, ...]]:
     from timm.models import get_pretrained_cfg
 
-    name, arguments = _read_host(text) if text else _default_host(small, size)
+    name, arguments = _read_host(text) if text is not None else _default_host(small, size)
     config: Any = get_pretrained_cfg(name)
     usual = config.input_size[-1] if config is not None else 224
     if size != usual and _takes_size(name):

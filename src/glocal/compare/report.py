@@ -25,7 +25,7 @@ def write(comparison: Comparison, folder: Path) -> Path:
         checkpoint.write_bytes(folder / name, (table(comparison, form).render(form) + "\n").encode())
     checkpoint.write_json(folder / "results.json", as_json(comparison))
     path = folder / "report.html"
-    checkpoint.write_bytes(path, html(comparison).encode())
+    checkpoint.write_bytes(path, html(comparison).encode(errors="replace"))  # folders may be named in any bytes
     return path
 
 

@@ -36,6 +36,7 @@ from glocal.train import checkpoint
 from glocal.train.journal import read
 from glocal.train.plain import differences, plain
 from glocal.train.screen import Screen
+from glocal.train.signals import Interrupted
 from glocal.wrappers import OnLattice
 
 
@@ -120,14 +121,35 @@ def compare(
 
 @contextlib.contextmanager
 def _begun_or_gone(folder: Path) -> Iterator[None]:
-    """Remove a new folder again if no run got as far as a checkpoint, so that the mended command finds it free."""
-    fresh = not folder.exists()
-    try:
-        yield
-    except GlocalError:
-        if fresh and not any(folder.rglob("*.pt")):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+    """Hold the folder. Where no run got as far as a checkpoint, nothing but logs stays, aside: the folder is free."""
+    there = folder.exists()
+    before = set(folder.iterdir()) if folder.is_dir() else set[Path]()
+    with checkpoint.alone_in(folder):
+        try:
+            yield
+        except (GlocalError, Interrupted, KeyboardInterrupt) as error:
+            begun_before = before & {folder / "plan.json", folder / "runs"}
+            if begun_before or any(folder.glob("runs/*/checkpoints/*.pt")):
+                raise
+            kept = _logs_kept(folder) if isinstance(error, GlocalError) else None
+            for path in set(folder.iterdir()) - before - {kept}:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if kept is not None:
+                raise GlocalError(f"{error} What was logged until then is in {kept}.") from None
+            if not there:
+                folder.rmdir()
+            raise
+
+
+def _logs_kept(folder: Path) -> Path | None:
+    """Put the logs of stopped runs where no later start looks."""
+    if not any(folder.glob("runs/*/log.jsonl")):
+        return None
+    number, kept = 2, folder / "stopped"
+    while kept.exists():
+        kept, number = folder / f"stopped-{number}", number + 1
+    (folder / "runs").rename(kept)
+    return kept
 
 
 def _trained(plan: Plan, folder: Path, crew: Crew, clock: Clock, show: Screen) -> Plan:

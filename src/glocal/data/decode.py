@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from glocal.data.images import UNREADABLE, FileImages, Images, MemoryImages, few
+from glocal.data.images import UNREADABLE, FileImages, Images, MemoryImages, eight_bit, few
 from glocal.errors import GlocalError
 
 
@@ -53,6 +54,12 @@ def refuse_many(broken: list[str], limit: int) -> str:
     if len(broken) > limit:
         raise GlocalError(f"{text}. At most {limit} may be skipped; mend them, or raise data.unreadable.")
     return f"{text}; skipped"
+
+
+def read_pixels(file: Path) -> Tensor:
+    """Read an image as (3, H, W) bytes, as it is stored: boxes and label maps are drawn on that."""
+    with Image.open(file) as opened:
+        return torch.from_numpy(np.array(eight_bit(opened, "RGB"))).permute(2, 0, 1).contiguous()
 
 
 def sides(images: FileImages, most: int = 200) -> Tensor:

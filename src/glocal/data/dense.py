@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from glocal.data.check import Check
 from glocal.data.images import IMAGENET, few
 from glocal.errors import GlocalError
 
@@ -39,11 +41,19 @@ class Dense:
     """How often an epoch goes through the images; more mean fewer evaluations on a small set."""
 
     def __post_init__(self) -> None:
-        for name in ("flip", "zoom"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise GlocalError(f"data.dense.{name} is {getattr(self, name)}; a chance lies between 0 and 1.")
-        if self.passes < 1 or self.longest < max(self.sides):
-            raise GlocalError("data.dense: passes is at least 1, and longest no less than the largest of sides.")
+        check = Check(self, "data.dense")
+        check.between(0, 1, "flip", "zoom", why="a chance lies")
+        check.at_least(0, "jitter")
+        check.at_least(1, "sides", "longest", "passes")
+        low, high = self.scale
+        if not 0 < low <= high < inf:
+            check.refuse(f"data.dense.scale is {self.scale}; it takes the smaller number first, above 0.", "scale")
+        if not self.sides:
+            check.refuse("data.dense.sides is empty; it takes one length or more, such as [480, 512].", "sides")
+        elif self.longest < max(self.sides):
+            told = f"data.dense.longest is {self.longest}; it is no less than the largest of sides, {max(self.sides)}."
+            check.refuse(told, "longest", "sides")
+        check.done()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torchvision import tv_tensors
 
 from glocal.data.chance import keys
 from glocal.data.coco import draw_outline
-from glocal.data.decode import refuse_many
+from glocal.data.decode import read_pixels, refuse_many
 from glocal.data.dense import Boxed, DenseImages, DensePair, Labelled
 from glocal.data.dense_transforms import evaluation, training
 from glocal.data.feed import _drawing_from  # pyright: ignore[reportPrivateUsage]
@@ -174,10 +174,7 @@ class _Reader:
             return None
 
     def _pixels(self, index: int) -> Tensor:
-        from PIL import Image
-
-        with Image.open(self.images.samples[index].image) as opened:
-            return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1).contiguous()
+        return read_pixels(self.images.samples[index].image)
 
     def _read(self, index: int, strange: list[str]) -> tuple[Tensor, dict[str, Any]]:
         pixels = tv_tensors.Image(self.decoded[index] if index in self.decoded else self._pixels(index))

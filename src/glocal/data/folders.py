@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from glocal.data.images import FileImages, FolderFiles, few, image_suffixes
+from glocal.data.archives import archive
+from glocal.data.images import FileImages, FolderFiles, few, ignored_note, image_suffixes
 from glocal.errors import GlocalError
 
 
 def folder(root: Path) -> tuple[FileImages, tuple[str, ...]]:
     """Take the folders in the root as classes, whatever folders (sessions, subjects) lie within them."""
-    if root.is_file():
-        return _tar(root), ()
+    if not root.is_dir():
+        return archive(root)
     from timm.utils.misc import natural_key
 
     found, ignored = _walk(root)
@@ -32,8 +31,7 @@ def _folder_notes(root: Path, found: dict[str, list[str]], ignored: list[str]) -
     folders = [each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith(".")]
     if not folders:
         raise GlocalError(f"{root} has no sub-folders. Put the images of each class in a folder of its own.")
-    left = f"{len(ignored)} file{'s' * (len(ignored) > 1)} ignored, in no class folder or no image by name: "
-    left = left + few(sorted(ignored)) if ignored else ""
+    left = ignored_note(ignored)
     if not found:
         raise GlocalError(f"{root} has no image in its {len(folders)} folders. {left}".rstrip())
     inner = {os.path.dirname(os.path.relpath(file, root)) for files in found.values() for file in files} - found.keys()
@@ -65,16 +63,3 @@ def _walk(root: Path) -> tuple[dict[str, list[str]], list[str]]:
             else:
                 ignored.append(os.path.join(place, name))
     return found, ignored
-
-
-def _tar(path: Path) -> FileImages:
-    from timm.data import create_dataset
-
-    try:
-        # One open archive cannot be read by several threads at once.
-        dataset: Any = create_dataset("", root=str(path), search_split=False, cache_tarfiles=False)
-    except (RuntimeError, AssertionError, OSError, ValueError, tarfile.TarError) as error:
-        raise GlocalError(f"{path} cannot be read as .tar of class folders with images: {error}") from None
-    numbers = dataset.reader.class_name_to_idx
-    labels = torch.as_tensor(dataset.reader.targets)
-    return FileImages(dataset, labels, tuple(sorted(numbers, key=numbers.get)), torch.arange(len(labels)))

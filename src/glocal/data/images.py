@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -178,3 +178,9 @@ def few(names: Sequence[str], most: int = 5) -> str:
     """Write the first names of a list and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def ignored_note(names: Collection[str]) -> str:
+    """Say which files are no images of any class; nothing where there are none."""
+    told = f"{len(names)} file{'s' * (len(names) > 1)} ignored, in no class folder or no image by name: "
+    return told + few(sorted(names)) if names else ""

@@ -26,13 +26,12 @@ from glocal.data.images import (
 )
 from glocal.data.npz import npz, statistics
 from glocal.data.settings import DataSettings
+from glocal.data.splits import TRAIN, VAL
 from glocal.data.stream import open_stream
 from glocal.errors import GlocalError, nearest
 
 CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-_TRAIN = ("train", "training")
-_VAL = ("val", "valid", "validation", "eval", "test")
 
 
 def load(settings: DataSettings, seed: int = 0) -> Pair:
@@ -74,22 +73,22 @@ def validation_part(place: Path) -> Path | None:
     """Find the validation part of a folder; an .npz file is meant as it is, whatever lies beside it."""
     if not place.is_dir():
         return None
-    if _part(place, _VAL, ".npz"):
-        return _part(place, _VAL, ".npz")
+    if _part(place, VAL, ".npz"):
+        return _part(place, VAL, ".npz")
     folders = [each.name for each in os.scandir(place) if each.is_dir() and not each.name.startswith(".")]
     # Beside folders other than `train`, a folder `test` is a class like any other.
-    return _part(place, _VAL) if len(folders) == 1 or _part(place, _TRAIN) else None
+    return _part(place, VAL) if len(folders) == 1 or _part(place, TRAIN) else None
 
 
 def _whole(place: Path) -> tuple[MemoryImages | FileImages, tuple[str, ...]]:
-    stored = _part(place, _TRAIN, ".npz") if place.is_dir() else place
+    stored = _part(place, TRAIN, ".npz") if place.is_dir() else place
     if stored is not None and stored.suffix == ".npz":
         return npz(stored), ()
-    return folder(_part(place, _TRAIN) or place)
+    return folder(_part(place, TRAIN) or place)
 
 
 def _is_place(name: str) -> bool:
-    return name.endswith((".npz", ".tar")) or Path(name).is_dir()
+    return bool(name) and (name.endswith((".npz", ".tar")) or Path(name).is_dir())
 
 
 def digits(settings: DataSettings | None = None) -> Pair:
@@ -109,7 +108,7 @@ def digits(settings: DataSettings | None = None) -> Pair:
 
 
 def _holds_npz(path: Path) -> bool:
-    return path.suffix == ".npz" or (path.is_dir() and _part(path, _TRAIN, ".npz") is not None)
+    return path.suffix == ".npz" or (path.is_dir() and _part(path, TRAIN, ".npz") is not None)
 
 
 def _part(folder: Path, names: tuple[str, ...], suffix: str = "") -> Path | None:
@@ -117,9 +116,9 @@ def _part(folder: Path, names: tuple[str, ...], suffix: str = "") -> Path | None
 
 
 def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
-    train_file = _part(path, _TRAIN, ".npz") if path.is_dir() else path
+    train_file = _part(path, TRAIN, ".npz") if path.is_dir() else path
     val_file = (
-        _part(path if path.is_dir() else path.parent, _VAL, ".npz") if path.is_dir() or path.stem in _TRAIN else None
+        _part(path if path.is_dir() else path.parent, VAL, ".npz") if path.is_dir() or path.stem in TRAIN else None
     )
     assert train_file is not None
     train = npz(train_file)
@@ -140,8 +139,8 @@ def _held_out(images: MemoryImages | FileImages, settings: DataSettings, seed: i
 
 def _folder_pair(settings: DataSettings, seed: int) -> Pair:
     root = Path(settings.name)
-    train_root = _part(root, _TRAIN) or root
-    val_root = _part(root, _VAL) if train_root != root else None
+    train_root = _part(root, TRAIN) or root
+    val_root = _part(root, VAL) if train_root != root else None
     train, notes = folder(train_root)
     if val_root is None:
         pair = _held_out(train, settings, seed)
@@ -159,14 +158,20 @@ def _folder_pair(settings: DataSettings, seed: int) -> Pair:
 def _timm(name: str, settings: DataSettings, statistics: tuple[Any, Any] | None = None) -> Pair:
     from timm.data import create_dataset
 
+    root = settings.root or ("data" if name.startswith("torch/") else None)  # torchvision has no place of its own
+
     def part(split: str) -> FileImages:
         try:
             dataset: Any = create_dataset(
-                name, root=settings.root, split=split, is_training=split == "train", download=settings.download
+                name, root=root, split=split, is_training=split == "train", download=settings.download
             )
-        except (RuntimeError, AssertionError, FileNotFoundError, ImportError) as error:
-            raise GlocalError(f"data {name!r} cannot be opened: {error}") from None
-        labels = _targets(dataset)
+            labels = _targets(dataset)
+        except Exception as error:  # whatever the makers of so many sets raise
+            told = str(error).rstrip(".") or type(error).__name__
+            raise GlocalError(
+                f"data {name!r} cannot be opened in {root or 'its usual place'}: {told}. Give its folder with --data, "
+                f"or fetch it with --set data.download=true."
+            ) from error
         classes = getattr(dataset, "classes", None) or [str(i) for i in range(int(labels.max()) + 1)]
         extra = {} if statistics is None else {"mean": statistics[0], "std": statistics[1]}
         return FileImages(dataset, labels, tuple(map(str, classes)), torch.arange(len(labels)), **extra)
@@ -211,7 +216,8 @@ def _check(pair: Pair, name: str) -> None:
         raise GlocalError(f"{name} has {len(pair.train.classes)} class; there is nothing to tell apart.")
     if not len(pair.train) or not len(pair.val):
         raise GlocalError(
-            f"{name} has {len(pair.train)} training and {len(pair.val)} validation images; both are needed."
+            f"{name} has {len(pair.train)} training and {len(pair.val)} validation images; both are needed. "
+            f"Give each class two images or more, or a part for validation."
         )
 
 

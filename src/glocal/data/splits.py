@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from glocal.data.settings import DataSettings
 
+# Of folders with one folder for each class, and of .npz files.
+TRAIN = ("train", "training")
+VAL = ("val", "valid", "validation", "eval", "test")
+# Of sets with boxes or label maps.
 _TRAIN = ("train", "training", "trainval")
 _VAL = ("val", "valid", "validation", "test")
 

@@ -48,12 +48,11 @@ def misfit(recipe: Recipe, error: Exception) -> GlocalError:
     """Say that a host cannot be built as it was asked for."""
     given = ", ".join(f"{key}={value}" for key, value in recipe.host.arguments.items())
     with_ = f" with {given}" if given else ""
-    return GlocalError(
-        f"{recipe.host.name} cannot be built{with_}: {_line(error)}. Change these arguments of the host."
-    )
+    return GlocalError(f"{recipe.host.name} cannot be built{with_}: {line(error)}. Change these arguments of the host.")
 
 
-def _line(error: Exception) -> str:
+def line(error: Exception) -> str:
+    """Give the first line of what an error says."""
     return next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
 
 
@@ -74,7 +73,7 @@ def try_on(model: nn.Module, recipe: Recipe, pair: Pair) -> None:
     except Exception as error:  # hosts check their input in many ways, or not at all
         raise GlocalError(
             f"{recipe.host.name} cannot take images of {channels} channels and {height}x{width} pixels: "
-            f"{_line(error)}. Mend data.size, or the host's img_size or in_chans."
+            f"{line(error)}. Mend data.size, or the host's img_size or in_chans."
         ) from error
     finally:
         model.train(before)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from glocal.data.decode import read_pixels
 from glocal.data.dense_transforms import evaluation
 from glocal.data.images import UNREADABLE
 from glocal.data.segmentation import read_labels
@@ -23,6 +24,7 @@ from glocal.recipes.dense import DENSE, dense_size, dense_task, open_dense
 from glocal.recipes.reopen import reopen
 from glocal.recipes.schema import read, with_data
 from glocal.recipes.trained import facts_of
+from glocal.train.checkpoint import write_bytes
 from glocal.train.settings import Recipe
 from glocal.train.tasks.detect import to_size
 from glocal.train.tasks.segment import at_size, label_scores
@@ -62,13 +64,19 @@ class TrainedDense:
 
 def is_dense(path: str) -> bool:
     """Tell whether a run folder holds a detector or a segmenter."""
-    recipe = Path(path) / "recipe.yaml"
+    recipe = _folder(path) / "recipe.yaml"
     return recipe.is_file() and read(recipe).task in DENSE
+
+
+def _folder(path: str) -> Path:
+    """Give a run's folder, of which its model may be named too."""
+    place = Path(path)
+    return place.parent if place.is_file() and place.name == "model.safetensors" else place
 
 
 def open_dense_run(path: str) -> TrainedDense:
     """Open the folder of a finished detection or segmentation run."""
-    folder = Path(path)
+    folder = _folder(path)
     if not (folder / "model.safetensors").exists():
         raise GlocalError(f"{folder} holds no model.safetensors. Finish it with `glocal train … --resume`.")
     model = reopen(folder / "model.safetensors").to("cuda" if torch.cuda.is_available() else "cpu").eval()
@@ -124,7 +132,7 @@ def predict_dense(
     trained = open_dense_run(path)
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
-    for file in images:
+    for file, name in zip(images, _picture_names(images), strict=True):
         try:
             pixels = read_pixels(file)
         except UNREADABLE as error:
@@ -132,9 +140,21 @@ def predict_dense(
             continue
         found = trained.look(pixels)
         rows += list(_rows(trained, found, file, least))
-        out.mkdir(parents=True, exist_ok=True)
-        write_png(drawn(trained, pixels, found, least), out / f"{file.stem}.png")
+        write_png(drawn(trained, pixels, found, least), out / name)
     return rows, broken
+
+
+def _picture_names(images: Sequence[Path]) -> list[str]:
+    """Name the pictures after their images, one for each: images of several folders may share a name."""
+    taken: set[str] = set()
+    names: list[str] = []
+    for file in images:
+        number, stem = 2, file.stem
+        while stem.casefold() in taken:
+            stem, number = f"{file.stem}-{number}", number + 1
+        taken.add(stem.casefold())
+        names.append(f"{stem}.png")
+    return names
 
 
 def drawn(trained: TrainedDense, pixels: Tensor, found: dict[str, Tensor], least: float = 0.5) -> Tensor:
@@ -147,19 +167,13 @@ def drawn(trained: TrainedDense, pixels: Tensor, found: dict[str, Tensor], least
     return torch.cat((picture, names), dim=2)
 
 
-def read_pixels(file: Path) -> Tensor:
-    """Read an image as (3, H, W) bytes."""
-    from PIL import Image
-
-    with Image.open(file) as opened:
-        return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1).contiguous()
-
-
 def write_png(picture: Tensor, path: Path) -> None:
     """Write (3, H, W) bytes as a picture."""
     from PIL import Image
 
-    Image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(path)
+    buffer = io.BytesIO()
+    Image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(buffer, "PNG")
+    write_bytes(path, buffer.getbuffer())
 
 
 def _rows(trained: TrainedDense, found: dict[str, Tensor], file: Path, least: float) -> Iterator[dict[str, Any]]:

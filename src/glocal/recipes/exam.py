@@ -80,8 +80,8 @@ def sit_real(trained: Trained, data: str | None, labels: list[list[int]], batch:
 
 
 def _settings(trained: Trained, data: str | None, batch: int) -> DataSettings:
-    name = data or trained.data.name
-    if not name:
+    name = trained.data.name if data is None else data
+    if data is None and not name:
         raise GlocalError("the model has no images of its own; say which to measure: --data FOLDER.")
     return replace(trained.data, name=name, batch_size=batch, size=trained.size, workers=2)
 

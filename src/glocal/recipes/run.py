@@ -23,8 +23,9 @@ from glocal.data.images import Pair
 from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
-from glocal.recipes.build import build, image_size, misfit, try_on
-from glocal.recipes.dense import DENSE, build_dense, dense_task, open_dense
+from glocal.recipes.build import build, image_size, try_on
+from glocal.recipes.dense import DENSE, built_dense, dense_task, open_dense
+from glocal.recipes.dense_trial import try_on_dense
 from glocal.recipes.lines import write
 from glocal.store import save
 from glocal.train import checkpoint
@@ -133,10 +134,7 @@ def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, fo
 
 def _prepare_dense(recipe: Recipe, pair: DensePair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
     seed(recipe.seed)
-    try:
-        model = build_dense(recipe, len(pair.train.classes))
-    except (AssertionError, RuntimeError, ValueError, ArithmeticError) as error:
-        raise misfit(recipe, error) from error
+    model = built_dense(recipe, len(pair.train.classes))
     if recipe.sync_bn:
         model = _synchronised(model, accelerator)
     return Loop(recipe, model, dense_task(recipe, pair, accelerator, show.note), folder, accelerator, show)
@@ -152,6 +150,8 @@ def _train(
     pair: Pair | DensePair | None,
     part: Part | None,
 ) -> Outcome:
+    if pair is None and recipe.task in DENSE:
+        try_on_dense(recipe, accelerator.device)
     opened = pair or (open_dense(recipe) if recipe.task in DENSE else open_data(recipe))
     for note in opened.notes:
         show.note(note)

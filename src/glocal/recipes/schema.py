@@ -9,7 +9,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from glocal.data.settings import Augment, DataSettings, SettingsError, augment
+from glocal.data.check import SettingsError
+from glocal.data.settings import Augment, DataSettings, augment
 from glocal.errors import GlocalError, nearest
 from glocal.mechanisms import build, named
 from glocal.recipes.lines import Lines, around, locate

@@ -119,7 +119,9 @@ def alone_in(folder: Path) -> Iterator[None]:
         # Without a buffer: on a full disk one would be written, and fail, once more when the file is closed.
         file = (folder / ".lock").open("ab+", buffering=0)
     except OSError as error:
-        raise GlocalError(f"{folder} cannot be used for a run: {error.strerror or error}.") from None
+        raise GlocalError(
+            f"{folder} cannot be used for a run: {error.strerror or error}. Choose another folder with -o."
+        ) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,8 @@ def optimiser(model: nn.Module, settings: OptimSettings, batch: int) -> Optimize
     """Build the optimiser for a global batch of so many images."""
     known = [str(each) for each in list_optimizers()]
     if settings.name not in known:
-        raise GlocalError(f"unknown optimiser {settings.name!r}.{nearest(settings.name, known)}")
+        near = nearest(settings.name, known) or " Such as adamw, sgd or lamb; `timm.optim.list_optimizers()` names all."
+        raise GlocalError(f"unknown optimiser {settings.name!r}.{near}")
     extra: dict[str, Any] = {"betas": settings.betas, "eps": settings.eps}
     return create_optimizer_v2(
         groups(model, settings),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from glocal.data.settings import Check, DataSettings
+from glocal.data.check import Check
+from glocal.data.settings import DataSettings
 from glocal.site import Mechanism
 
+Task = Literal["classify", "detect", "segment"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["cosine", "step", "multistep", "poly", "constant"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
@@ -152,7 +154,7 @@ class Recipe:
     host: HostSettings
     data: DataSettings
     epochs: int
-    task: str = "classify"
+    task: Task = "classify"
     mechanisms: tuple[Mechanism, ...] = ()
     preserve: bool = False
     head: HeadSettings | None = None

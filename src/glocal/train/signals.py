@@ -9,10 +9,11 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """A run was asked to stop, and has saved its state."""
+    """A run was asked to stop, and has saved its state if it had come so far."""
 
-    def __init__(self, number: int, saved: str) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}; saved to {saved}. Continue with --resume.")
+    def __init__(self, number: int, saved: str | None) -> None:
+        state = f"saved to {saved}. Continue with --resume" if saved else "nothing was to be saved yet"
+        super().__init__(f"stopped by {signal.Signals(number).name}; {state}.")
         self.code = 128 + number
 
 

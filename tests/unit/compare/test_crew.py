@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,3 +42,20 @@ def test_a_failed_run_ends_the_comparison_although_another_does_not_listen(
     with pytest.raises(GlocalError, match=f"first: {told}"), Crew(digits(), 2, tmp_path) as crew:
         crew.work([Stubborn("first", how), Stubborn("second", "sleeps")], Silent(), lambda *_: None, lambda: None)
     assert not any(each.is_alive() for each in crew.processes)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Tells whether its process would hear Ctrl-C outside of a run."""
+
+    title: str = "asked"
+
+    def do(self, pair: Any, show: Screen) -> bool:
+        return signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+
+
+def test_ctrl_c_is_heard_by_the_first_process_and_its_helpers_end_without_a_traceback(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Crew(digits(), 2, tmp_path) as crew:
+        assert crew.work([Asked()], Silent(), lambda *_: None, lambda: None) == [False]
+    assert signal.getsignal(signal.SIGINT) == before != signal.SIG_IGN

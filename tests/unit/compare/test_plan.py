@@ -88,6 +88,7 @@ def test_places_are_written_so_that_they_are_found_from_any_folder(tmp_path: Pat
     [
         ({"lr": 0.0}, "must be above 0"),
         ({"lr": float("nan")}, "must be above 0"),
+        ({"data": ""}, "data '' is neither a folder"),
         ({"batch": 2000}, "only 1347 training"),
     ],
 )

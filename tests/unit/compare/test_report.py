@@ -104,6 +104,13 @@ def test_names_of_classes_cannot_break_the_page(comparison: Comparison) -> None:
     assert "<script>" not in html(evil)
 
 
+def test_a_class_named_in_other_bytes_than_text_is_reported(comparison: Comparison, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    odd = replace(comparison, classes=("t\udcfcr", *comparison.classes[1:]))
+    assert "t?r" in write(odd, tmp_path).read_text()
+
+
 def test_one_seed_has_no_interval_and_many_classes_are_shortened(comparison: Comparison) -> None:
     from dataclasses import replace
 

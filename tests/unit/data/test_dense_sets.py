@@ -171,6 +171,17 @@ def _write(path: Path, values: np.ndarray) -> None:
     Image.fromarray(values).save(path)
 
 
+def test_deep_greys_are_scaled_to_bytes_here_too(tmp_path: Path) -> None:
+    root = write_camvid(tmp_path)
+    for image in (root / "train").iterdir():
+        _write(image, np.full((64, 64), 128 * 257, np.uint16))
+    settings = _settings(root)
+    pair = load_segmentation(settings)
+    mean, std = (torch.tensor(each)[:, None, None] for each in (pair.train.mean, pair.train.std))
+    image = next(_feed(pair, settings).train(0))[0][0][0]
+    assert torch.allclose(image * std + mean, torch.tensor(128 / 255), atol=1e-5)
+
+
 def test_a_mask_of_another_size_a_missing_one_and_odd_values_are_named(tmp_path: Path) -> None:
     root = write_camvid(tmp_path)
     _write(root / "trainannot" / "000.png", np.zeros((32, 64), np.uint8))

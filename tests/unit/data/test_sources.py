@@ -173,6 +173,56 @@ def test_an_archive_of_class_folders_is_read(folder: Path) -> None:
     assert torch.equal(pair.train.pixels, files.train.pixels)
 
 
+def _packed(path: Path, folder: Path, within: str) -> Path:
+    with tarfile.open(path, "w") as opened:
+        opened.add(folder, arcname=within)
+    return path
+
+
+def _classes_of(place: Path) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
+    pair = load(DataSettings(name=str(place)))
+    return pair.train.classes, len(pair.train) + len(pair.val), pair.notes
+
+
+def test_an_archive_is_read_as_the_folder_in_it(folder: Path) -> None:
+    for name in ("cat/x.webp", "cat/y.BMP", "dog/monday/z.tiff", "cat/monday/z.gif", "stray.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        _picture(folder / name, 40)
+    (folder / "cat" / "._x.png").write_bytes(b"a Mac's")
+    for within in (".", "set", "deep/set"):
+        classes, count, notes = _classes_of(_packed(folder.parent / "set.tar", folder, within))
+        assert (classes, count) == (("cat", "dog"), 24)
+        assert notes[0].startswith("1 file ignored")
+        assert "stray.png" in notes[0]
+    with tarfile.open(folder.parent / "classes.tar", "w") as opened:
+        for name in ("cat", "dog"):
+            opened.add(_packed(folder.parent / f"{name}.tar", folder / name, "."), arcname=f"{name}.tar")
+    pair = load(DataSettings(name=str(folder.parent / "classes.tar")))
+    assert (pair.train.classes, len(pair.train) + len(pair.val)) == (("cat", "dog"), 24)
+    assert isinstance(pair.train, FileImages)
+    assert pair.train.open(0).size == (12, 12)
+
+
+def test_parts_within_an_archive_are_taken_as_one_set_with_a_word(folder: Path) -> None:
+    with tarfile.open(folder.parent / "set.tar", "w") as opened:
+        opened.add(folder, arcname="train")
+        opened.add(folder, arcname="val")
+    classes, count, notes = _classes_of(folder.parent / "set.tar")
+    assert (classes, count) == (("cat", "dog"), 40)
+    assert "train, val of the archive are taken as one set" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("gone.tar", "No such file"), ("empty.tar", "empty file"), ("none.tar", "has no image in a class")],
+)
+def test_an_archive_without_images_is_refused(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / "empty.tar").touch()
+    tarfile.open(tmp_path / "none.tar", "w").close()
+    with pytest.raises(GlocalError, match=told):
+        load(DataSettings(name=str(tmp_path / name)))
+
+
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [

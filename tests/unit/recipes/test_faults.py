@@ -302,6 +302,26 @@ def test_a_change_is_blamed_for_what_it_wrote_and_the_file_for_the_rest(tmp_path
         read(tmp_path / "r.yaml", ["optim.clip=2"])
 
 
+def test_faults_of_dense_settings_are_told_together_with_their_lines() -> None:
+    text = (
+        "task: segmnt\nhost: {name: deit_tiny_patch16_224}\nepochs: 1\nhead: {name: linear}\n"
+        "data:\n  name: street\n  dense:\n    sides: []\n    flip: 3\n    fitt: crop\n    scale: [2, 1]\n"
+        "    passes: 0\n    jitter: -1\n    longest: 100\n"
+    )
+    with pytest.raises(GlocalError) as caught:
+        parse(text, "my.yaml")
+    assert sorted(str(caught.value).splitlines(), key=lambda told: int(told.split(":")[1])) == [
+        "my.yaml:1: task is 'segmnt'; it takes classify, detect, segment. Did you mean 'segment'?",
+        "my.yaml:8: data.dense.sides is empty; it takes one length or more, such as [480, 512].",
+        "my.yaml:9: data.dense.flip is 3; a chance lies between 0 and 1.",
+        "my.yaml:10: unknown key 'fitt' in data.dense. Did you mean 'fit'?",
+        "my.yaml:11: data.dense.scale is (2, 1); it takes the smaller number first, above 0.",
+        "my.yaml:12: data.dense.passes is 0; it must be at least 1.",
+        "my.yaml:13: data.dense.jitter is -1; it must be at least 0.",
+    ]
+    assert "longest is 100; it is no less than the largest of sides, 800" in _told("data.dense={longest: 100}")
+
+
 def test_settings_made_in_python_tell_all_their_faults() -> None:
     with pytest.raises(GlocalError) as caught:
         DataSettings(batch_size=0, workers=-1)

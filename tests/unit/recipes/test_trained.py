@@ -117,6 +117,11 @@ def test_grey_and_colour_images_are_brought_to_what_the_model_takes(tmp_path: Pa
     assert len(predict(run, [tmp_path / "set"], 1)[0]) == 20
 
 
+def test_no_name_is_not_taken_for_the_images_of_the_run(run: str) -> None:
+    with pytest.raises(GlocalError, match="data '' is neither a folder"):
+        evaluate(run, "", 8)
+
+
 def test_images_none_of_which_can_be_read_are_refused(tmp_path: Path) -> None:
     for size in (8, 112):
         run = _run(tmp_path / f"run{size}", ("cat", "dog"), "digits", size=size)
