@@ -18,7 +18,7 @@ from glocal.enhance import enhance, fold
 from glocal.errors import GlocalError
 from glocal.mechanisms import named
 from glocal.mechanisms.token_merge import DeformableConv
-from glocal.store import load
+from glocal.store import load, refuse_device
 from glocal.zoo import create_model
 
 Kind = Literal["onnx", "torch-export"]
@@ -115,6 +115,7 @@ def _room(path: Path) -> list[Path]:
     """Make the folder a file goes to; give the folders that were not there, innermost first."""
     if path.is_dir():
         raise GlocalError(f"{path} is a folder. Name the file to write, such as {path / 'model.onnx'}.")
+    refuse_device(path)
     missing = [each for each in path.parents if not each.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ def save(model: nn.Module, path: str | Path) -> None:
     path = Path(path)
     if path.is_dir():
         raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
+    refuse_device(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -38,6 +39,12 @@ def save(model: nn.Module, path: str | Path) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def refuse_device(path: Path) -> None:
+    """Raise where a file put in its place would do away with a device or a pipe, such as /dev/null."""
+    if path.exists() and not path.is_file():
+        raise GlocalError(f"{path} is a device or a pipe, and a file would take its place. Name a file to write.")
 
 
 def load(path: str | Path, host: nn.Module | None = None) -> nn.Module:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, load, save
+from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, export, load, save
 from tests.contract.cases import HOSTS, lively
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
@@ -119,3 +120,14 @@ def test_features_are_extracted_after_grafting() -> None:
     features = extractor(torch.randn(1, 3, 32, 32))
     assert [tuple(each.shape) for each in features] == [(1, 24, 4, 4)] * 2
     assert any("inner.pointwise" in name for name, _ in extractor.named_parameters())
+
+
+def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    model = create_model(NAME, **TINY)
+    for write in (save, export):
+        with pytest.raises(GlocalError, match="is a device or a pipe"):
+            write(model, pipe)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
