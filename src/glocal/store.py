@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,19 @@ def save(model: nn.Module, path: str | Path) -> None:
     if path.is_dir():
         raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
     refuse_device(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_file(_tensors(model), part, metadata={"format": "pt", _KEY: json.dumps(_recipe(model))})
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(path)
+    except (OSError, SafetensorError) as error:  # the latter is what safetensors makes of the former
+        reason = getattr(error, "strerror", None) or error
+        raise GlocalError(f"cannot write {path}: {reason}. Make room, or name another file.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder itself may be what is wrong
+            part.unlink(missing_ok=True)
 
 
 def refuse_device(path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_scrap(path: Path, monkeypatch:
         raise OSError("no space left on device")
 
     monkeypatch.setattr("glocal.store.save_file", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(GlocalError, match="cannot write .*no space"):
         save(create_model(NAME, LIFE(), **TINY), path)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -131,3 +131,10 @@ def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
             write(model, pipe)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("place", ["file/model.safetensors", "/proc/none/model.safetensors", "/proc/model.safetensors"])
+def test_a_place_that_cannot_be_written_is_told(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(GlocalError, match="cannot write .*model.safetensors"):
+        save(create_model(NAME, **TINY), tmp_path / place)
