@@ -31,6 +31,11 @@ def save(model: nn.Module, path: str | Path) -> None:
     if path.is_dir():
         raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
     refuse_device(path)
+    if getattr(getattr(model, "glocal", None), "folded", False):
+        raise GlocalError(
+            "this is a folded copy, which load() could not rebuild. Save the model it was made from, and fold() again "
+            "after load(); export() keeps a folded copy as it is."
+        )
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, export, load, save
+from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, export, fold, load, save
 from tests.contract.cases import HOSTS, lively
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
@@ -138,3 +139,13 @@ def test_a_place_that_cannot_be_written_is_told(place: str, tmp_path: Path) -> N
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(GlocalError, match="cannot write .*model.safetensors"):
         save(create_model(NAME, **TINY), tmp_path / place)
+
+
+def test_a_folded_copy_is_not_saved_as_what_could_not_be_loaded(path: Path) -> None:
+    model = create_model(NAME, LocalFFN(), **TINY).eval()
+    for folded in (fold(model), fold(fold(model)), copy.deepcopy(fold(model))):
+        with pytest.raises(GlocalError, match="Save the model it was made from"):
+            save(folded, path)
+    save(model, path)
+    save(fold(create_model(NAME, LIFE(), **TINY)), path)  # nothing to merge, so it is the same model
+    load(path)
