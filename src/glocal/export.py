@@ -148,6 +148,9 @@ def _pixels(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, 
     """Find the image size: as asked, or the host's own."""
     if size is None:
         built: Any = next((m.img_size for m in model.modules() if getattr(m, "img_size", None) is not None), None)
+        built = built or getattr(getattr(model, "config", None), "image_size", None)  # transformers' models
+        if isinstance(built, int):
+            return built, built
         size = tuple((built or (getattr(model, "default_cfg", None) or {}).get("input_size", (3, 224, 224)))[-2:])
     return (size, size) if isinstance(size, int) else size
 
@@ -157,7 +160,7 @@ def _wishes(
 ) -> list[tuple[list[Shape], dict[int, Any]]]:
     """List what to leave open, boldest first, each with the shapes to try; the first of them is traced."""
     channels = getattr(model, "in_chans", None) or next(
-        m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)
+        (m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3
     )
     if not dynamic:
         return [([(batch, channels, *pixels)] * 2, {})]
