@@ -103,6 +103,9 @@ def test_no_pickle_is_involved(path: Path) -> None:
         ("deit_tiny_patch16_24", {}, "Did you mean 'deit_tiny_patch16_224'"),
         (NAME, {"img_size": 225}, "image height 225 is not a multiple of the patch height 16. Use 224 or 240."),
         (NAME, {"img_size": (224, 230)}, "image width 230"),
+        (NAME, {"img_size": 99999984}, "does not fit into memory"),
+        ("local-dir:/none", {}, "local-dir:/none cannot be opened: Config file not found"),
+        ("nowhere:model", {}, "nowhere:model cannot be opened: Unknown model source"),
     ],
 )
 def test_impossible_models_are_refused(name: str, arguments: dict, message: str) -> None:
