@@ -92,6 +92,15 @@ def test_bench_times_folded_models_beside_eager_ones() -> None:
         (["--train", "--mode", "folded"], "training steps run eager or compiled"),
         (["--train", "--graphs", "--mode", "compiled"], "training steps run eager or compiled"),
         (["--device", "cuda:1"], "use cpu or cuda"),
+        (["--graphs"], "Leave --graphs out"),
+        (["--threads", "99999"], "99999 threads were asked for"),
+        (["--against", "sys:exit"], "cannot build 'sys:exit': SystemExit"),
+        (["--against", "hf-hub:"], "hf-hub: cannot be opened"),
+        (["--against", "local-dir:/none"], "local-dir:/none cannot be opened"),
+        (["--against", f"{__name__}:Failing"], "Failing fails in float32, eager inference, on images of 1x3x32x32"),
+        (["--against", f"{__name__}:third_party", "--size", "8"], "image height 8 is not a multiple"),
+        (["--against", "torch.nn:Flatten", "--train"], "torch.nn:Flatten fails in float32, eager step"),
+        (["--size", "99999984"], "does not fit into memory"),
     ],
 )
 def test_bench_refuses_what_it_cannot_do_before_it_begins(options: list[str], told: str) -> None:
@@ -100,6 +109,13 @@ def test_bench_refuses_what_it_cannot_do_before_it_begins(options: list[str], to
     assert isinstance(done.exception, GlocalError)
     assert told in str(done.exception)
     assert not done.stdout
+
+
+class Failing(torch.nn.Module):
+    """Takes no image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not today")
 
 
 def third_party() -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Sequence
 from itertools import product
@@ -59,6 +60,10 @@ def speed_table(
         raise GlocalError(
             "training steps run eager or compiled: folded and optimised models, and graphs, do not train."
         )
+    if graphs and (device == "cpu" or not set(modes) & {"compiled", "optimised"}):
+        raise GlocalError("graphs are replayed on a GPU, in compiled and optimised modes. Leave --graphs out.")
+    if threads > (cores := os.cpu_count() or threads):
+        raise GlocalError(f"{threads} threads were asked for, and there are {cores} cores. Use at most {cores}.")
     if threads:
         torch.set_num_threads(threads)
     pixels = [cast("tuple[int, int]", parse_size(size)) for size in sizes]
