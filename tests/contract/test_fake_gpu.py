@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from glocal import enhance, fold
 from glocal.kernels.dispatch import plain
+from glocal.measure.accuracy import Tally
+from glocal.measure.segmentation import PixelTally
 from tests.contract.cases import HOSTS, MECHANISMS, fitting, host
 from tests.contract.test_lifecycle import ALL, every_host
 from tests.contract.test_new_hosts import NEW
@@ -93,3 +95,14 @@ def test_a_pass_of_each_mechanism_stays_on_the_gpu(mechanism: str) -> None:
 @pytest.mark.parametrize("name", NEW)
 def test_a_pass_of_our_own_hosts_stays_on_the_gpu_at_another_size(name: str) -> None:
     assert not strays(NEW[name].build(), (48, 32))
+
+
+def test_counting_answers_does_not_wait_for_the_gpu() -> None:
+    with FakeTensorMode():
+        labels, map_ = (torch.empty(size, dtype=torch.long, device="cuda") for size in ((4,), (8, 8)))
+        answers, tally = torch.empty(4, 5, device="cuda"), Tally(5, "cuda")
+        pixels = PixelTally(5, 255, torch.device("cuda"))
+        with Stray() as stray:
+            tally.add(answers, labels)
+            pixels.add(map_, map_)
+    assert not stray.found
