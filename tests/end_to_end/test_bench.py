@@ -138,7 +138,9 @@ def test_export_writes_a_named_model_and_says_how_it_was_tried(tmp_path: Path) -
     [
         ("", [], "is a folder. Name the file to write"),
         ("file/model.onnx", [], "cannot make the folder"),
-        ("new/deep/model.onnx", ["--opset", "99"], "opset 99"),
+        ("new/deep/model.onnx", ["--opset", "99"], "opset 99 is newer than the onnx here knows"),
+        ("new/model.tflite", [], "End it in .onnx, or in .pt2"),
+        ("new/model", [], "End it in .onnx, or in .pt2"),
         ("new/model.onnx", ["--opset", "12"], "opset 12 is older than PyTorch writes"),
     ],
 )

@@ -127,7 +127,7 @@ def test_features_are_extracted_after_grafting() -> None:
 
 
 def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
+    pipe = tmp_path / "pipe.onnx"
     os.mkfifo(pipe)
     model = create_model(NAME, **TINY)
     for write in (save, export):
