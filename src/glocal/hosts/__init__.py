@@ -47,5 +47,11 @@ def sites(host: nn.Module) -> list[Site]:
             f"{type(host).__name__} is a finished feature extractor, whose model can no longer be reached safely. "
             f"Enhance first: glocal.create_model(name, *mechanisms, features_only=True)."
         )
+    inner = next((name for name in ("module", "_orig_mod") if isinstance(getattr(host, name, None), nn.Module)), None)
+    if inner is not None:  # DataParallel and its kin; a compiled model
+        raise GlocalError(
+            f"{type(host).__name__} wraps a model, and glocal grafts onto the model itself. Enhance model.{inner}, "
+            f"then wrap or compile what comes out."
+        )
     known = ", ".join(kind.__name__ for kind in ADAPTERS)
     raise GlocalError(f"{type(host).__name__} is not a host that glocal knows. It knows: {known}.")
