@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from glocal import export
 from glocal.cli import app
 from glocal.errors import GlocalError
+from glocal.measure.speed_table import draw
+from glocal.measure.table import Table
 
 runner = CliRunner()
 HOST = "deit_tiny_patch16_224"
@@ -109,6 +111,14 @@ def test_bench_refuses_what_it_cannot_do_before_it_begins(options: list[str], to
     assert isinstance(done.exception, GlocalError)
     assert told in str(done.exception)
     assert not done.stdout
+
+
+def test_a_refused_bench_leaves_no_folder_for_its_picture(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["bench", HOST, "--with", "lief", "--plot", str(tmp_path / "new" / "deep" / "times.png")])
+    assert isinstance(done.exception, GlocalError)
+    assert not list(tmp_path.iterdir())
+    row = {"model": "a", "mode": "eager", "batch": 1, "size": "8x8", "ms": 2.0, "low": 1.0, "high": 3.0, "ratio": 1.0}
+    assert draw(Table((), [row]), tmp_path / "new" / "times.svg").read_bytes().startswith(b"<?xml")
 
 
 class Failing(torch.nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 from collections.abc import Sequence
@@ -81,6 +82,7 @@ def check_plot(path: Path | None) -> None:
         return
     if path.suffix not in (".png", ".pdf", ".svg"):
         raise GlocalError(f"cannot draw to {path}: give a file that ends in .png, .pdf or .svg.")
+    made = [each for each in path.parents if not each.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existed = path.exists()
@@ -88,6 +90,8 @@ def check_plot(path: Path | None) -> None:
             pass
         if not existed:
             path.unlink()
+        for each in made:  # what follows may be refused yet
+            each.rmdir()
     except OSError as error:
         raise GlocalError(f"cannot draw to {path}: {error.strerror or error}.") from None
 
@@ -116,7 +120,13 @@ def draw(table: Table, path: Path) -> Path:
     times.set(ylabel="ms, median and quartiles", yscale="log")
     ratios.set(ylabel="ratio to the host")
     times.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=130, format=path.suffix[1:])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture.getvalue())
+    except OSError as error:
+        raise GlocalError(f"cannot draw to {path}: {error.strerror or error}.") from None
     return path
 
 
