@@ -27,7 +27,7 @@ def save(model: nn.Module, path: str | Path) -> None:
 
     A host that was not made by `glocal.create_model` is saved with its class name only, and `load` asks for it.
     """
-    path = Path(path)
+    path, model = Path(path), _unwrapped(model)
     if path.is_dir():
         raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
     refuse_device(path)
@@ -95,6 +95,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
             f"{path} holds weights only, no record of host and mechanisms. Was it written by glocal.save()?"
         )
     return json.loads(metadata[_KEY])
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Find the model itself in a compiled one, in DataParallel and its kin, and in a moving average."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrapped(inner)
+    return model
 
 
 def _recipe(model: nn.Module) -> dict[str, Any]:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from timm.utils import ModelEmaV3
+from torch import nn
 
 from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, export, fold, load, save
 from tests.contract.cases import HOSTS, lively
@@ -152,3 +155,10 @@ def test_a_folded_copy_is_not_saved_as_what_could_not_be_loaded(path: Path) -> N
     save(model, path)
     save(fold(create_model(NAME, LIFE(), **TINY)), path)  # nothing to merge, so it is the same model
     load(path)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, ModelEmaV3])
+def test_a_wrapped_model_is_saved_as_the_model_itself(path: Path, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model, x = lively(create_model(NAME, LIFE(), **TINY)).eval(), torch.randn(1, 3, 32, 32)
+    save(wrap(model), path)
+    assert torch.equal(load(path)(x), model(x))
