@@ -54,6 +54,9 @@ def fold(model: nn.Module) -> nn.Module:
         merge = getattr(type(module), "fold", None)
         if callable(merge):
             merge(module)
+    record = getattr(folded, "glocal", None)
+    if isinstance(record, Record):
+        record.folded = record.folded or folded.state_dict().keys() != model.state_dict().keys()
     return folded.requires_grad_(False)
 
 

@@ -18,12 +18,13 @@ from glocal.enhance import enhance, fold
 from glocal.errors import GlocalError
 from glocal.mechanisms import named
 from glocal.mechanisms.token_merge import DeformableConv
-from glocal.store import load
+from glocal.store import load, refuse_device
 from glocal.zoo import create_model
 
 Kind = Literal["onnx", "torch-export"]
 Shape = tuple[int, int, int, int]
 _FIRST_DEFORM = 19  # ONNX has DeformConv from here on; asked for less, the exporter writes a graph that no one can read
+_ENDINGS: dict[str, Kind] = {".onnx": "onnx", ".pt2": "torch-export"}
 _NEEDS = "pip install 'glocal[export]'"
 
 
@@ -50,12 +51,12 @@ def export(
 ) -> Exported:
     """Write a folded copy of a model to a file, run the file on fresh images, and keep it only if they agree.
 
-    Without `to`, a file that ends in .pt2 is torch.export's and any other ONNX. `dynamic` leaves the batch open, and
+    Without `to`, the file's ending chooses: .onnx, or .pt2 for torch.export. `dynamic` leaves the batch open, and
     the image size too where the host takes any. The file is tried at two batch or image sizes then, else twice at the
     one shape it takes.
     """
     path, plain = Path(path), fold(model).cpu().float()
-    to = to or ("torch-export" if path.suffix == ".pt2" else "onnx")
+    to = to or _kind(path)
     _check(plain, to, opset)
     folder = _room(path)
     part = path.with_name(f"{path.stem}.{os.getpid()}.part.{'onnx' if to == 'onnx' else 'pt2'}")
@@ -111,16 +112,30 @@ def _attempt(
     return Exported(path, tuple(shapes), tuple(sorted(free)), max(differences))
 
 
+def _kind(path: Path) -> Kind:
+    _refuse_place(path)
+    if path.suffix.lower() not in _ENDINGS:
+        raise GlocalError(
+            f"{path} does not tell the kind of file. End it in .onnx, or in .pt2 for torch.export, or say it with --to."
+        )
+    return _ENDINGS[path.suffix.lower()]
+
+
 def _room(path: Path) -> list[Path]:
     """Make the folder a file goes to; give the folders that were not there, innermost first."""
-    if path.is_dir():
-        raise GlocalError(f"{path} is a folder. Name the file to write, such as {path / 'model.onnx'}.")
+    _refuse_place(path)
     missing = [each for each in path.parents if not each.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GlocalError(f"cannot make the folder {path.parent}: {error.strerror or error}.") from None
     return missing
+
+
+def _refuse_place(path: Path) -> None:
+    if path.is_dir():
+        raise GlocalError(f"{path} is a folder. Name the file to write, such as {path / 'model.onnx'}.")
+    refuse_device(path)
 
 
 def _check(model: nn.Module, to: str, opset: int) -> None:
@@ -136,17 +151,22 @@ def _check(model: nn.Module, to: str, opset: int) -> None:
     if opset < 18:
         raise GlocalError(f"opset {opset} is older than PyTorch writes. Use 18 or later; 20 is the default.")
     try:
-        import onnx  # noqa: F401
+        import onnx
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise GlocalError(f"export to ONNX needs {error.name}. Install it: {_NEEDS}") from None
+    if opset > (newest := onnx.defs.onnx_opset_version()):
+        raise GlocalError(f"opset {opset} is newer than the onnx here knows, {newest}. 20 is the default.")
 
 
 def _pixels(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int]:
     """Find the image size: as asked, or the host's own."""
     if size is None:
         built: Any = next((m.img_size for m in model.modules() if getattr(m, "img_size", None) is not None), None)
+        built = built or getattr(getattr(model, "config", None), "image_size", None)  # transformers' models
+        if isinstance(built, int):
+            return built, built
         size = tuple((built or (getattr(model, "default_cfg", None) or {}).get("input_size", (3, 224, 224)))[-2:])
     return (size, size) if isinstance(size, int) else size
 
@@ -156,7 +176,7 @@ def _wishes(
 ) -> list[tuple[list[Shape], dict[int, Any]]]:
     """List what to leave open, boldest first, each with the shapes to try; the first of them is traced."""
     channels = getattr(model, "in_chans", None) or next(
-        m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)
+        (m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3
     )
     if not dynamic:
         return [([(batch, channels, *pixels)] * 2, {})]
@@ -208,7 +228,8 @@ def _write_onnx(program: ExportedProgram, path: Path, opset: int) -> Callable[[T
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds have no common base
         raise GlocalError(
-            f"onnxruntime cannot read the file at opset {opset}: {str(error).strip()[-300:]} Nothing was kept."
+            f"onnxruntime cannot read the file at opset {opset}: {str(error).strip()[-300:]} Nothing was kept. "
+            f"Try an older opset; 20 is the default."
         ) from error
     name = session.get_inputs()[0].name
     return lambda images: [torch.as_tensor(each) for each in session.run(None, {name: images.numpy()})]

@@ -38,6 +38,8 @@ class Record:
     kept: list[str] = field(default_factory=list[str])
     new: list[str] = field(default_factory=list[str])
     gone: list[str] = field(default_factory=list[str])
+    folded: bool = False
+    """Whether this is an inference copy whose BatchNorm is merged, which cannot be rebuilt from host and mechanisms."""
 
     def __str__(self) -> str:
         lines = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,18 @@ def save(model: nn.Module, path: str | Path) -> None:
 
     A host that was not made by `glocal.create_model` is saved with its class name only, and `load` asks for it.
     """
-    path = Path(path)
+    path, model = Path(path), _unwrapped(model)
     if path.is_dir():
         raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_device(path)
+    if getattr(getattr(model, "glocal", None), "folded", False):
+        raise GlocalError(
+            "this is a folded copy, which load() could not rebuild. Save the model it was made from, and fold() again "
+            "after load(); export() keeps a folded copy as it is."
+        )
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
         usual = part.stat().st_mode  # safetensors would let no one but the owner read
         save_file(_tensors(model), part, metadata={"format": "pt", _KEY: json.dumps(_recipe(model))})
@@ -39,8 +46,18 @@ def save(model: nn.Module, path: str | Path) -> None:
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(path)
+    except (OSError, SafetensorError) as error:  # the latter is what safetensors makes of the former
+        reason = getattr(error, "strerror", None) or error
+        raise GlocalError(f"cannot write {path}: {reason}. Make room, or name another file.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder itself may be what is wrong
+            part.unlink(missing_ok=True)
+
+
+def refuse_device(path: Path) -> None:
+    """Raise where a file put in its place would do away with a device or a pipe, such as /dev/null."""
+    if path.exists() and not path.is_file():
+        raise GlocalError(f"{path} is a device or a pipe, and a file would take its place. Name a file to write.")
 
 
 def load(path: str | Path, host: nn.Module | None = None) -> nn.Module:
@@ -81,6 +98,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
             f"{path} holds weights only, no record of host and mechanisms. Was it written by glocal.save()?"
         )
     return json.loads(metadata[_KEY])
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Find the model itself in a compiled one, in DataParallel and its kin, and in a moving average."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrapped(inner)
+    return model
 
 
 def _recipe(model: nn.Module) -> dict[str, Any]:

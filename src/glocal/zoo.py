@@ -44,8 +44,15 @@ def create_model(
 def _build(name: str, pretrained: bool, arguments: dict[str, Any]) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=pretrained, **arguments)
-    except (OSError, RuntimeError) as error:
-        if not pretrained:
+    except (OSError, RuntimeError, ValueError) as error:
+        if ":" in name:  # a place on a hub or on a disk, which may not be there, or hold no model
+            raise GlocalError(
+                f"{name} cannot be opened: {str(error).strip().splitlines()[0]} Places are hf-hub:owner/name, which "
+                f"needs a connection, and local-dir:folder, which holds timm's config.json."
+            ) from error
+        if "allocate memory" in str(error):
+            raise GlocalError(f"{name} does not fit into memory at {arguments}. Use smaller images.") from error
+        if not pretrained or isinstance(error, ValueError):
             raise
         raise GlocalError(
             f"the pretrained weights of {name} cannot be had: {str(error).splitlines()[0]} Leave out pretrained=True; "

@@ -135,3 +135,15 @@ def test_a_performer_with_sums_near_its_guard_leaves_as_onnx(tmp_path: Path) -> 
             keys, queries, _ = module.kqv(image).chunk(3, dim=-1)
             assert (module.features(queries) @ module.features(keys).sum(1)[..., None]).min() < 1e-8
     assert export(model, tmp_path / "model.onnx", size=32).difference < 1e-4
+
+
+def test_a_model_of_transformers_leaves_at_the_size_it_was_built_for(tmp_path: Path) -> None:
+    hf = pytest.importorskip("transformers")
+    config = hf.ViTConfig(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, image_size=32, patch_size=8
+    )
+    assert export(hf.ViTModel(config), tmp_path / "model.pt2").shapes[0] == (1, 3, 32, 32)
+
+
+def test_a_model_without_convolutions_is_taken_to_see_colours(tmp_path: Path) -> None:
+    assert export(nn.Flatten(), tmp_path / "model.pt2", size=8).shapes[0] == (1, 3, 8, 8)

@@ -104,6 +104,16 @@ def _gradients(model: nn.Module, pair: tuple[torch.Tensor, ...], checkpointing: 
 
 
 @every_host
+def test_torch_func_gives_the_gradients_of_autograd(name: str) -> None:
+    model, x = mixture(name), images(name)
+    weights, rest = dict(model.named_parameters()), dict(model.named_buffers())
+    functional = torch.func.grad(lambda w: torch.func.functional_call(model, (w, rest), (x,)).square().mean())(weights)
+    model(x).square().mean().backward()
+    wanted = {key: each.grad for key, each in weights.items() if each.grad is not None}
+    assert all(torch.allclose(functional[key], each, rtol=1e-3, atol=1e-6) for key, each in wanted.items())
+
+
+@every_host
 def test_one_graph_without_breaks(name: str) -> None:
     model, x = mixture(name), images(name)
     torch._dynamo.reset()

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from glocal import export
 from glocal.cli import app
 from glocal.errors import GlocalError
+from glocal.measure.speed_table import draw
+from glocal.measure.table import Table
 
 runner = CliRunner()
 HOST = "deit_tiny_patch16_224"
@@ -92,6 +94,15 @@ def test_bench_times_folded_models_beside_eager_ones() -> None:
         (["--train", "--mode", "folded"], "training steps run eager or compiled"),
         (["--train", "--graphs", "--mode", "compiled"], "training steps run eager or compiled"),
         (["--device", "cuda:1"], "use cpu or cuda"),
+        (["--graphs"], "Leave --graphs out"),
+        (["--threads", "99999"], "99999 threads were asked for"),
+        (["--against", "sys:exit"], "cannot build 'sys:exit': SystemExit"),
+        (["--against", "hf-hub:"], "hf-hub: cannot be opened"),
+        (["--against", "local-dir:/none"], "local-dir:/none cannot be opened"),
+        (["--against", f"{__name__}:Failing"], "Failing fails in float32, eager inference, on images of 1x3x32x32"),
+        (["--against", f"{__name__}:third_party", "--size", "8"], "image height 8 is not a multiple"),
+        (["--against", "torch.nn:Flatten", "--train"], "torch.nn:Flatten fails in float32, eager step"),
+        (["--size", "99999984"], "does not fit into memory"),
     ],
 )
 def test_bench_refuses_what_it_cannot_do_before_it_begins(options: list[str], told: str) -> None:
@@ -100,6 +111,21 @@ def test_bench_refuses_what_it_cannot_do_before_it_begins(options: list[str], to
     assert isinstance(done.exception, GlocalError)
     assert told in str(done.exception)
     assert not done.stdout
+
+
+def test_a_refused_bench_leaves_no_folder_for_its_picture(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["bench", HOST, "--with", "lief", "--plot", str(tmp_path / "new" / "deep" / "times.png")])
+    assert isinstance(done.exception, GlocalError)
+    assert not list(tmp_path.iterdir())
+    row = {"model": "a", "mode": "eager", "batch": 1, "size": "8x8", "ms": 2.0, "low": 1.0, "high": 3.0, "ratio": 1.0}
+    assert draw(Table((), [row]), tmp_path / "new" / "times.svg").read_bytes().startswith(b"<?xml")
+
+
+class Failing(torch.nn.Module):
+    """Takes no image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not today")
 
 
 def third_party() -> object:
@@ -122,7 +148,9 @@ def test_export_writes_a_named_model_and_says_how_it_was_tried(tmp_path: Path) -
     [
         ("", [], "is a folder. Name the file to write"),
         ("file/model.onnx", [], "cannot make the folder"),
-        ("new/deep/model.onnx", ["--opset", "99"], "opset 99"),
+        ("new/deep/model.onnx", ["--opset", "99"], "opset 99 is newer than the onnx here knows"),
+        ("new/model.tflite", [], "End it in .onnx, or in .pt2"),
+        ("new/model", [], "End it in .onnx, or in .pt2"),
         ("new/model.onnx", ["--opset", "12"], "opset 12 is older than PyTorch writes"),
     ],
 )

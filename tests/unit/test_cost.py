@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -82,3 +83,23 @@ def test_the_table_sets_variants_beside_host_and_paper() -> None:
 
 def test_any_module_has_a_cost() -> None:
     assert cost(nn.Conv2d(3, 4, 3, padding=1), 8).macs == 64 * 4 * 27
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_of_another_precision_costs_the_same(dtype: torch.dtype) -> None:
+    model = enhance(host("vit"), LIFE())
+    assert cost(copy.deepcopy(model).to(dtype)) == cost(model)
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_model_of_transformers_is_counted_at_the_size_it_was_built_for() -> None:
+    hf = pytest.importorskip("transformers")
+    config = hf.ViTConfig(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, image_size=32, patch_size=8
+    )
+    model = hf.ViTModel(config)
+    assert cost(model).size == (32, 32)
+    with pytest.raises(GlocalError, match="does not take 40x40 images"):
+        cost(model, 40)
+    with pytest.raises(GlocalError, match="does not take -32x32 images"):
+        cost(model, (-32, 32))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +87,12 @@ def test_the_record_tells_what_went_where_and_what_was_kept() -> None:
     assert "blocks.2.attn.qkv.inner.pointwise.0.weight" in record.new
     assert set(record.kept) | set(record.new) == {name for name, _ in model.named_parameters()}
     assert "blocks.2.attn.qkv" in str(record)
+
+
+@pytest.mark.parametrize(("wrap", "inner"), [(nn.DataParallel, "module"), (torch.compile, "_orig_mod")])
+def test_a_wrapped_host_is_refused_with_the_place_of_what_it_wraps(wrap: Callable[..., Any], inner: str) -> None:
+    with pytest.raises(GlocalError, match=f"Enhance model.{inner}, then wrap"):
+        enhance(wrap(host("vit")), LIFE())
 
 
 def test_a_second_enhance_adds_to_the_record() -> None:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import copy
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from timm.utils import ModelEmaV3
+from torch import nn
 
-from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, load, save
+from glocal import LIFE, ContextBroadcast, GlocalError, LocalFFN, create_model, enhance, export, fold, load, save
 from tests.contract.cases import HOSTS, lively
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
@@ -90,7 +95,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_scrap(path: Path, monkeypatch:
         raise OSError("no space left on device")
 
     monkeypatch.setattr("glocal.store.save_file", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(GlocalError, match="cannot write .*no space"):
         save(create_model(NAME, LIFE(), **TINY), path)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -107,6 +112,9 @@ def test_no_pickle_is_involved(path: Path) -> None:
         ("deit_tiny_patch16_24", {}, "Did you mean 'deit_tiny_patch16_224'"),
         (NAME, {"img_size": 225}, "image height 225 is not a multiple of the patch height 16. Use 224 or 240."),
         (NAME, {"img_size": (224, 230)}, "image width 230"),
+        (NAME, {"img_size": 99999984}, "does not fit into memory"),
+        ("local-dir:/none", {}, "local-dir:/none cannot be opened: Config file not found"),
+        ("nowhere:model", {}, "nowhere:model cannot be opened: Unknown model source"),
     ],
 )
 def test_impossible_models_are_refused(name: str, arguments: dict, message: str) -> None:
@@ -125,3 +133,38 @@ def test_features_are_extracted_after_grafting() -> None:
     features = extractor(torch.randn(1, 3, 32, 32))
     assert [tuple(each.shape) for each in features] == [(1, 24, 4, 4)] * 2
     assert any("inner.pointwise" in name for name, _ in extractor.named_parameters())
+
+
+def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    model = create_model(NAME, **TINY)
+    for write in (save, export):
+        with pytest.raises(GlocalError, match="is a device or a pipe"):
+            write(model, pipe)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("place", ["file/model.safetensors", "/proc/none/model.safetensors", "/proc/model.safetensors"])
+def test_a_place_that_cannot_be_written_is_told(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(GlocalError, match="cannot write .*model.safetensors"):
+        save(create_model(NAME, **TINY), tmp_path / place)
+
+
+def test_a_folded_copy_is_not_saved_as_what_could_not_be_loaded(path: Path) -> None:
+    model = create_model(NAME, LocalFFN(), **TINY).eval()
+    for folded in (fold(model), fold(fold(model)), copy.deepcopy(fold(model))):
+        with pytest.raises(GlocalError, match="Save the model it was made from"):
+            save(folded, path)
+    save(model, path)
+    save(fold(create_model(NAME, LIFE(), **TINY)), path)  # nothing to merge, so it is the same model
+    load(path)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, ModelEmaV3])
+def test_a_wrapped_model_is_saved_as_the_model_itself(path: Path, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model, x = lively(create_model(NAME, LIFE(), **TINY)).eval(), torch.randn(1, 3, 32, 32)
+    save(wrap(model), path)
+    assert torch.equal(load(path)(x), model(x))

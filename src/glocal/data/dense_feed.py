@@ -82,6 +82,7 @@ class DenseFeed:
             batch_sampler=jobs,
             num_workers=min(self.settings.workers, len(jobs)),
             collate_fn=_collate,
+            generator=torch.Generator(),  # the loader's own draw must not disturb what dropout and heads draw
         )
         for items, broken, strange in loader:
             self._note(broken, strange)

@@ -76,6 +76,13 @@ class DecoderLayer(nn.Module):
         return self.norm3(found + self.drop(self.mlp(found)))
 
 
+class Shares(nn.Module):
+    """Turn numbers into shares of the image, in full precision: half of it would round a large image's by pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(torch.promote_types(x.dtype, torch.float32)).sigmoid()
+
+
 class DETR(OnHost):
     """Give losses for images with targets, detections in pixels without; labels count from 0.
 
@@ -111,7 +118,7 @@ class DETR(OnHost):
         self.queries = nn.Parameter(torch.randn(queries, dim))
         self.classify = nn.Linear(dim, classes + 1)  # the last one: no object
         self.locate = nn.Sequential(
-            nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4), nn.Sigmoid()
+            nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4), Shares()
         )
         self.criterion = SetLoss(classes)
         self._start()

@@ -42,6 +42,12 @@ def sites(host: nn.Module) -> list[Site]:
     for kind in type(host).__mro__:
         if kind in ADAPTERS:
             return list(ADAPTERS[kind](host))
+    inner = next((name for name in ("module", "_orig_mod") if isinstance(getattr(host, name, None), nn.Module)), None)
+    if inner is not None:  # DataParallel and its kin; a compiled model
+        raise GlocalError(
+            f"{type(host).__name__} wraps a model, and glocal grafts onto the model itself. Enhance model.{inner}, "
+            f"then wrap or compile what comes out."
+        )
     if transformers_vit.trunk_of(host) is not None:
         return list(transformers_vit.sites(host))
     if transformers_vilt.trunk_of(host) is not None:

@@ -17,7 +17,7 @@ def deform_conv2d(x: Tensor, offset: Tensor, weight: Tensor, bias: Tensor | None
         taps = _gathered(x, offset, weight.shape[-1], stride, padding).flatten(3)  # (B, H', W', taps * C)
         return F.linear(taps, weight.permute(0, 2, 3, 1).flatten(1), bias).permute(0, 3, 1, 2)
     operator = _operator()
-    if operator is None:
+    if operator is None or (not torch.compiler.is_compiling() and _transformed()):
         return deform_conv2d_reference(x, offset, weight, bias, stride, padding)
     kind, device = working_type(x), x.device.type
     if kind is torch.bfloat16 or (device == "cpu" and kind is torch.float16):
@@ -87,6 +87,12 @@ def _gathered(x: Tensor, offset: Tensor, kernel: int, stride: int, padding: int)
     operator = gather_taps if recorded(patches, offset) else run_gather_taps
     with there(patches):
         return operator(patches, offset.contiguous(), kernel, stride, padding)
+
+
+def _transformed() -> bool:
+    """Tell whether torch.func differentiates or maps the call: torchvision's operator does not let itself be."""
+    level: int | None = torch._C._functorch.maybe_current_level()  # pyright: ignore[reportAttributeAccessIssue]
+    return level is not None
 
 
 def _operator() -> Callable[..., Tensor] | None:

@@ -45,13 +45,13 @@ def cost(model: nn.Module, size: int | tuple[int, int] | None = None) -> Cost:
     storage.
     """
     height, width = _size(model, size)
-    shadow = copy.deepcopy(model).to("meta").eval().requires_grad_(False)
-    image = torch.empty(1, _channels(model), height, width, device="meta")
+    shadow = copy.deepcopy(model).to("meta", torch.float32).eval().requires_grad_(False)
     counter, outputs = FlopCounterMode(display=False, custom_mapping=_deformable()), _Outputs()
     try:
+        image = torch.empty(1, _channels(model), height, width, device="meta")
         with torch.no_grad(), counter, outputs:
             shadow(image)
-    except (AssertionError, RuntimeError) as error:
+    except (AssertionError, RuntimeError, ValueError) as error:  # the last is how transformers' models refuse
         reason = str(error).splitlines()[0]
         raise GlocalError(f"{type(model).__name__} does not take {height}x{width} images: {reason}") from None
     return Cost(
@@ -205,6 +205,9 @@ def _size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, in
     if size is None:
         config: dict[str, Any] = getattr(model, "default_cfg", None) or {}
         built: Any = next((m.img_size for m in model.modules() if getattr(m, "img_size", None) is not None), None)
+        built = built or getattr(getattr(model, "config", None), "image_size", None)  # transformers' models
+        if isinstance(built, int):
+            return built, built
         size = tuple(built or config.get("input_size", (3, 224, 224))[-2:])
     return (size, size) if isinstance(size, int) else size
 

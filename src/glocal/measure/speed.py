@@ -72,7 +72,7 @@ def time_models(
     """Time models under one setting; the first is the host."""
     torch.manual_seed(seed)
     images = torch.randn(setting.batch, 3, *setting.size).to(setting.device)
-    calls = {name: _call(model, images, setting) for name, model in models.items()}
+    calls = {name: _tried(name, model, images, setting) for name, model in models.items()}
     return interleave(calls, device=setting.device, rounds=rounds)
 
 
@@ -85,7 +85,8 @@ def speed_rows(
         models = {"": _build(host, setting)}
         models |= {spelled(*each): _build(host, setting, *each) for each in grafts}
         if against:
-            models[against] = _imported(against) if ":" in against else _build(against, setting)
+            place = ":" in against and not against.startswith(("hf-hub:", "local-dir:"))  # those are timm's
+            models[against] = _imported(against) if place else _build(against, setting)
         for name, timing in time_models(models, setting, rounds=rounds).items():
             yield _row(host, name, setting, timing, other=name == against)
         torch.compiler.reset()
@@ -103,14 +104,31 @@ def _imported(place: str) -> nn.Module:
     module, _, name = place.partition(":")
     try:
         model = getattr(import_module(module), name)()
-    except Exception as error:  # somebody else's code
+    except (Exception, SystemExit) as error:  # somebody else's code
         raise GlocalError(
-            f"cannot build {place!r}: {type(error).__name__}: {error}. "
+            f"cannot build {place!r}: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}. "
             f"Write package.module:callable; it is called bare."
         ) from None
     if not isinstance(model, nn.Module):
         raise GlocalError(f"{place} gives a {type(model).__name__}, not a torch module.")
     return model
+
+
+def _tried(name: str, model: nn.Module, images: Tensor, setting: Setting) -> Callable[[], object]:
+    """Run a model once under a setting: what it does not take is told before any time is spent on the others."""
+    try:
+        call = _call(model, images, setting)
+        call()
+    except GlocalError:
+        raise
+    except Exception as error:  # each host has its own kinds, and so has somebody else's code
+        shape, reason = "x".join(map(str, images.shape)), str(error).strip().split("\n")[0]
+        step = f"{setting.mode} {'step' if setting.train else 'inference'}"
+        raise GlocalError(
+            f"{name or 'the host'} fails in {setting.dtype}, {step}, on images of {shape}: "
+            f"{type(error).__name__}: {reason} Try another --size, --batch or --mode, or leave it out."
+        ) from error
+    return call
 
 
 def _call(model: nn.Module, images: Tensor, setting: Setting) -> Callable[[], object]:

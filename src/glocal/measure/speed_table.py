@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import platform
 from collections.abc import Sequence
 from itertools import product
@@ -59,6 +61,10 @@ def speed_table(
         raise GlocalError(
             "training steps run eager or compiled: folded and optimised models, and graphs, do not train."
         )
+    if graphs and (device == "cpu" or not set(modes) & {"compiled", "optimised"}):
+        raise GlocalError("graphs are replayed on a GPU, in compiled and optimised modes. Leave --graphs out.")
+    if threads > (cores := os.cpu_count() or threads):
+        raise GlocalError(f"{threads} threads were asked for, and there are {cores} cores. Use at most {cores}.")
     if threads:
         torch.set_num_threads(threads)
     pixels = [cast("tuple[int, int]", parse_size(size)) for size in sizes]
@@ -76,6 +82,7 @@ def check_plot(path: Path | None) -> None:
         return
     if path.suffix not in (".png", ".pdf", ".svg"):
         raise GlocalError(f"cannot draw to {path}: give a file that ends in .png, .pdf or .svg.")
+    made = [each for each in path.parents if not each.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existed = path.exists()
@@ -83,6 +90,8 @@ def check_plot(path: Path | None) -> None:
             pass
         if not existed:
             path.unlink()
+        for each in made:  # what follows may be refused yet
+            each.rmdir()
     except OSError as error:
         raise GlocalError(f"cannot draw to {path}: {error.strerror or error}.") from None
 
@@ -111,7 +120,13 @@ def draw(table: Table, path: Path) -> Path:
     times.set(ylabel="ms, median and quartiles", yscale="log")
     ratios.set(ylabel="ratio to the host")
     times.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=130, format=path.suffix[1:])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture.getvalue())
+    except OSError as error:
+        raise GlocalError(f"cannot draw to {path}: {error.strerror or error}.") from None
     return path
 
 

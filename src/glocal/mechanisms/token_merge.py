@@ -131,7 +131,7 @@ class DeformableGather(nn.Module):
         x = fill_patches(patch_map, 2)
         x = sample_taps(x, self.offset(x), kernel=2, stride=2, padding=0)  # (B, C, taps, H / 2, W / 2)
         if self.columns_first:
-            x = x[:, :, (0, 2, 1, 3)]
+            x = x.unflatten(2, (2, 2)).transpose(2, 3).flatten(2, 3)  # an index would be sent to a GPU, which waits
         x = x.permute(0, 3, 4, 2, 1).flatten(3)  # (B, H / 2, W / 2, taps * C)
         for name in self.order:
             x = self.get_submodule(name)(x)

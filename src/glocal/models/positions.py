@@ -47,7 +47,8 @@ class RelativeAttention(Attention):
         """Return the (1, heads, N, N) bias of a map of this size."""
         table, index = self.relative_position_bias_table, self.get_buffer("relative_position_index")
         if is_open(*size) or size != self.grid:
-            table, index = resize_bias(table, self.grid, size), gen_relative_position_index(size).to(table.device)
+            # Made where it is needed: sent from the CPU, it would make a GPU wait at every pass.
+            table, index = resize_bias(table, self.grid, size), gen_relative_position_index(size, device=table.device)
         return table[index].permute(2, 0, 1)[None]
 
     @torch.no_grad()

@@ -72,6 +72,15 @@ def test_bad_boxes_are_named_and_mended(tmp_path: Path) -> None:
             assert len(parts[0][0]) == 2
 
 
+def test_reading_leaves_the_random_generators_alone(tmp_path: Path) -> None:
+    settings = _settings(write_voc(tmp_path))
+    feed = _feed(load_detection(settings), settings)
+    before = torch.get_rng_state()
+    list(feed.train(0, start=1))
+    list(feed.val())
+    assert torch.equal(torch.get_rng_state(), before)  # or a run resumed within an epoch would draw other numbers
+
+
 def test_missing_and_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     root = write_voc(tmp_path)
     (root / "Annotations" / "000.xml").unlink()

@@ -64,6 +64,15 @@ def test_boxes_keep_full_precision_under_autocast() -> None:
     assert not torch.equal(boxes, boxes.bfloat16().float())
 
 
+def test_shares_of_the_image_keep_full_precision_under_autocast() -> None:
+    model = put_on(_host(), "detr", 3, **SMALL).eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        shares = model.answer(torch.randn(2, 3, 64, 64))[1]
+    assert shares.dtype == torch.float32
+    assert not torch.equal(shares, shares.bfloat16().float())
+    assert model.double().answer(torch.randn(1, 3, 64, 64).double())[1].dtype == torch.float64
+
+
 def test_every_encoder_projection_is_used() -> None:
     for project in ("linear", "life"):
         model = DETR(_host(), 3, project=project, **SMALL).eval()  # pyright: ignore[reportArgumentType]
