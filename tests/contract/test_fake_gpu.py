@@ -19,9 +19,11 @@ from glocal.kernels.dispatch import plain
 from glocal.measure.accuracy import Tally
 from glocal.measure.segmentation import PixelTally
 from tests.contract.cases import HOSTS, MECHANISMS, fitting, host
-from tests.contract.test_lifecycle import ALL, every_host
+from tests.contract.test_lifecycle import ALL
 from tests.contract.test_new_hosts import NEW
 
+# DINOv3 of transformers keeps a map of places from pass to pass, which would be one of another mode's fakes.
+every_faked_host = pytest.mark.parametrize("name", [name for name in HOSTS if name != "hf_dinov3"])
 _WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount")
 
 
@@ -76,12 +78,12 @@ def strays(model: nn.Module, size: tuple[int, int]) -> set[str]:
     return found
 
 
-@every_host
+@every_faked_host
 def test_a_pass_stays_on_the_gpu(name: str) -> None:
     assert not strays(enhance(host(name), *ALL[name]), HOSTS[name].size)
 
 
-@every_host
+@every_faked_host
 def test_a_pass_of_preserving_grafts_stays_on_the_gpu(name: str) -> None:
     fit = [MECHANISMS[each] for there, each in fitting(preserve=True) if there == name and each != "cbs"]  # cbs_both
     assert not strays(enhance(host(name), *fit, preserve=True), HOSTS[name].size)

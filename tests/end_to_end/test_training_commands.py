@@ -121,9 +121,6 @@ def test_train_eval_and_predict_go_hand_in_hand(glocal, pictures: Path) -> None:
     assert code == 0
     assert figures[0]["top1"] == trained["top1"]
     assert [row["class"] for row in figures[1:]] == ["dark", "light"]
-    code, _, err = glocal("eval", "run", "--spoilt", 2)
-    assert code == 2
-    assert "Leave --spoilt out" in err
     (pictures / "light" / "broken.png").write_bytes(b"none")
     code, out, err = glocal(
         "predict", "run", pictures / "dark" / "00.png", pictures / "light", "--top", 1, "--format", "csv"
