@@ -24,6 +24,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from glocal.kernels import (
+    batch_hidden_triton,
+    convolve_project_triton,
     convolve_triton,
     deform_triton,
     depthwise_triton,
@@ -31,10 +33,19 @@ from glocal.kernels import (
     mean_triton,
     multi_scale_triton,
     project_triton,
+    rows_triton,
     taps_triton,
 )
 
-MODULES = (convolve_triton, deform_triton, mean_triton, project_triton, taps_triton)
+MODULES = (
+    convolve_project_triton,
+    convolve_triton,
+    deform_triton,
+    mean_triton,
+    project_triton,
+    rows_triton,
+    taps_triton,
+)
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int64: "i64"}
 
 
@@ -94,7 +105,9 @@ def inspect(cubin: bytes) -> dict[str, Any]:
         code = _run(tools / "nvdisasm", "-c", file.name)
     registers, stack = (int(re.search(rf"{name}:(\d+)", used)[1]) for name in ("REG", "STACK"))  # pyright: ignore
     names = Counter(match[1] for match in re.finditer(r"^\s*/\*\w+\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", code, re.M))
-    sums = {"all": sum(names.values())} | {n: names[n] for n in ("FFMA", "LDG", "STG", "HMMA", "HGMMA", "LDL", "STL")}
+    sums = {"all": sum(names.values())} | {
+        n: names[n] for n in ("FFMA", "LDG", "STG", "HMMA", "HGMMA", "LDL", "STL", "LDGSTS")
+    }
     return {"registers": registers, "stack": stack, **sums}
 
 
@@ -109,6 +122,8 @@ def calls(images: int, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], o
     taps = [make(0), make(192, 1, 3, 3), make(192, 1, 5, 5)]
     mixes, hidden = [make(192, 192) for _ in range(3)], make(images, 197, 768)
     yield "LIFE", lambda: multi_scale_triton.run_multi_scale(x, taps, mixes, make(192), *sizes, True)
+    one = make(1, 197, 192)
+    yield "LIFE, one image", lambda: multi_scale_triton.run_multi_scale(one, taps, mixes, make(192), *sizes, False)
     kept = [make(0), x, x]
     backward = multi_scale_triton.multi_scale_backward
     yield "LIFE, backward", lambda: _body(backward)(grad, x, grad, kept, taps, mixes, *sizes)
@@ -116,6 +131,13 @@ def calls(images: int, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], o
     yield "LocalFFN", lambda: depthwise_triton.run_depthwise(hidden, three, [768], 1, *sizes)
     backward = depthwise_triton.depthwise_backward
     yield "LocalFFN, backward", lambda: _body(backward)(hidden, hidden, three, [768], 1, *sizes)
+    full = lambda *shape: torch.empty(shape, dtype=torch.float32, device="meta")  # noqa: E731
+    norm, squeeze = [full(768), full(768)], [full(4, 768), full(4), full(768, 4), full(768)]
+    rest = (norm, full(768, 1, 3, 3), norm, [1e-5, 1e-5], squeeze, *sizes, 1)
+    yield "LocalFFN, normalised", lambda: batch_hidden_triton.run_batch_hidden(hidden, *rest)
+    seen = [*norm, *norm, full(images, 768)]
+    backward2 = batch_hidden_triton.batch_hidden_backward
+    yield "LocalFFN, normalised, backward", lambda: _body(backward2)(hidden, hidden, hidden, seen, *rest)
     folded = hidden_triton.hidden_tokens
     yield "LocalFFN, folded", lambda: _body(folded)(hidden, three[0], make(768), *sizes, 1, 1, True)
     yield "CB", lambda: mean_triton.run_mean(x)

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import glocal
+from glocal.kernels import batch_hidden as batch_hidden_module
 from glocal.kernels import depthwise as depthwise_module
 from glocal.kernels import hidden as hidden_module
 from glocal.kernels import mean as mean_module
 from glocal.kernels import multi_scale as multi_scale_module
+from glocal.kernels.batch_hidden import batch_hidden_reference
 from glocal.kernels.deform import sample_taps_reference
 from glocal.kernels.depthwise import depthwise_reference
 from glocal.kernels.hidden import hidden_reference
@@ -48,13 +50,14 @@ def laid_out(layout: tuple[int, int]) -> Iterator[None]:
     """Let the kernels take small inputs for large ones."""
     from glocal.kernels import convolve_triton, project_triton
 
-    before = convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY
+    before = convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY, project_triton.HELD
     convolve_triton.BUSY, convolve_triton.STRIP = layout
     project_triton.MANY = layout[0]
+    project_triton.HELD = before[3] if layout[1] > 3 else 0
     try:
         yield
     finally:
-        convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY = before
+        convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY, project_triton.HELD = before
 
 
 def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: Sequence[Tensor]) -> None:
@@ -138,6 +141,14 @@ def test_the_chain_of_scales_equals_its_plain_form(
 
     with laid_out(layout):
         agree(fast, plain, [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias])
+        leaves = [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias]
+        here = [each.to(DEVICE) for each in leaves]
+        # Nothing is kept for a backward pass then: few tokens are convolved and projected in one launch.
+        found = multi_scale_tokens(here[0], *sorted_out(here[1:], here[0].new_empty(0)), height, width, prefix, False)
+        wanted = plain(*(each.double() for each in leaves))
+        torch.testing.assert_close(
+            found[0].double().cpu(), wanted, rtol=2e-5, atol=2e-5 * float(wanted.abs().max() + 1)
+        )
 
 
 @few
@@ -188,6 +199,42 @@ def test_hidden_tokens_and_their_mean_equal_the_plain_form(
 
 
 @few
+@given(
+    height=st.integers(2, 6),
+    width=sides,
+    prefix=prefixes,
+    kernel=st.sampled_from((3, 5)),
+    act=st.integers(1, 3),
+    gated=st.booleans(),
+    layout=layouts,
+    summed=st.sampled_from((256, 7)),
+)
+def test_normalised_hidden_tokens_equal_the_plain_form(
+    height: int, width: int, prefix: int, kernel: int, act: int, gated: bool, layout: tuple[int, int], summed: int
+) -> None:
+    from glocal.kernels import rows_triton
+    from glocal.kernels.batch_hidden_triton import batch_hidden_tokens
+
+    lattice, dim, eps = Lattice(height, width, prefix), 9, [1e-5, 1e-3]
+    kinds = (nn.Identity(), nn.Hardswish(), nn.ReLU6(), nn.GELU())
+    norms = [torch.rand(dim) + 0.5, torch.randn(dim), torch.rand(dim) + 0.5, torch.randn(dim)]
+    squeeze = [torch.randn(3, dim), torch.randn(3), torch.randn(dim, 3), torch.randn(dim)] if gated else []
+    tokens, taps = torch.randn(3, len(lattice), dim) + 2, torch.randn(dim, 1, kernel, kernel)
+
+    def fast(x: Tensor, taps: Tensor, *rest: Tensor) -> Tensor:
+        sizes = (height, width, prefix, act)
+        return batch_hidden_tokens(x, list(rest[:2]), taps, list(rest[2:4]), eps, list(rest[4:]), *sizes)[0]
+
+    def plain(x: Tensor, taps: Tensor, *rest: Tensor) -> Tensor:
+        return batch_hidden_reference(x, rest[:2], taps, rest[2:4], eps, rest[4:], kinds[act], lattice)
+
+    before, rows_triton.SUMMED = rows_triton.SUMMED, summed
+    with laid_out(layout):
+        agree(fast, plain, [tokens, taps, *norms, *squeeze])
+    rows_triton.SUMMED = before
+
+
+@few
 @given(tokens=st.integers(1, 150), dim=st.integers(1, 70), gap=st.booleans())
 def test_the_mean_token_equals_the_mean(tokens: int, dim: int, gap: bool) -> None:
     from glocal.kernels.mean_triton import mean_tokens
@@ -197,12 +244,12 @@ def test_the_mean_token_equals_the_mean(tokens: int, dim: int, gap: bool) -> Non
     agree(mean_tokens, lambda x: x.mean(1), [given])
 
 
-@pytest.mark.parametrize("family", ["tokens", "deform"])
+@pytest.mark.parametrize("family", ["tokens", "batch", "deform"])
 def test_the_kernels_pass_their_own_trial(family) -> None:
     from glocal.kernels.trial import ALLOWED, deviations
 
     found = dict(deviations(family, torch.device(DEVICE), torch.float32, images=2, dim=18, side=4))
-    assert len(found) == (10 if family == "tokens" else 3)
+    assert len(found) == {"tokens": 10, "batch": 11, "deform": 3}[family]
     assert all(error < 1e-5 < ALLOWED for error in found.values()), found
 
 
@@ -223,7 +270,7 @@ def test_whole_models_give_the_numbers_of_plain_ones(variant: str, kind: torch.d
     images = torch.randn(2, 3, 12, 16).to(DEVICE)
     launched = []
     for module in MODULES:
-        monkeypatch.setattr(module, "pays", lambda tokens: launched.append(1) or tokens.ndim >= 3)
+        monkeypatch.setattr(module, "pays", lambda tokens, *_: launched.append(1) or tokens.ndim >= 3)
     monkeypatch.setattr(life, "overwrites", lambda tokens: False)  # as on a GPU: the interpreter works on a processor
     with torch.no_grad():
         found = copy.deepcopy(model).to(kind)(images.to(kind)).float()
@@ -234,3 +281,29 @@ def test_whole_models_give_the_numbers_of_plain_ones(variant: str, kind: torch.d
     torch.testing.assert_close(
         found, wanted, rtol=0, atol=(1e-5 if kind is torch.float32 else 1e-2) * wanted.abs().max()
     )
+
+
+@pytest.mark.parametrize("variant", ["local-ffn", "local-ffn(gate=none)", "local-ffn(gate=eca)", "life+local-ffn+cb"])
+def test_a_training_step_gives_the_gradients_and_statistics_of_a_plain_one(variant: str, monkeypatch) -> None:
+    torch.manual_seed(0)
+    host = timm.create_model(
+        "vit_tiny_patch16_224", img_size=(12, 16), patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=5
+    )
+    plain = glocal.enhance(host, *glocal.named(variant)).train().to(DEVICE)
+    for parameter in plain.parameters():
+        parameter.data += 0.02 * torch.randn(parameter.shape).to(parameter)
+    model, images = copy.deepcopy(plain), torch.randn(3, 3, 12, 16).to(DEVICE)
+    plain(images).square().mean().backward()
+    launched = []
+    for module in (batch_hidden_module, multi_scale_module, life):
+        monkeypatch.setattr(module, "pays", lambda tokens, *_: launched.append(1) or tokens.ndim >= 3)
+    model(images).square().mean().backward()
+    assert bool(launched) == ("eca" not in variant)  # whose gate is left to its modules
+    wanted = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        there = wanted[name].grad
+        assert parameter.grad is not None and there is not None
+        torch.testing.assert_close(parameter.grad, there, rtol=1e-3, atol=2e-5 * float(there.abs().max() + 1e-2))
+    kept = dict(plain.named_buffers())
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(buffer, kept[name], rtol=1e-5, atol=1e-5)

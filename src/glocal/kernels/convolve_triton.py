@@ -1,17 +1,21 @@
-"""One launch that convolves tokens where they lie: depth-wise, with activations, bias, sum and pooling on request."""
+"""One launch that convolves tokens where they lie: depth-wise, with what stands before and after it on request."""
 
 # pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportIndexIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportAttributeAccessIssue=false
 # ruff: noqa: RUF005  a Triton tuple grows by addition alone
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
+
+from glocal.kernels.activate_triton import activate, slope
+from glocal.kernels.rows_triton import Line, channels
 
 BUSY = 1024  # programs of four warps that fill a large GPU; with fewer, shorter strips spread the work
 AHEAD = 2  # columns asked for before they are used
@@ -28,18 +32,6 @@ class Place(NamedTuple):
     def strides(self) -> tuple[int, int, int]:
         """Give the distances of tokens and shares, and the start, as constants for a kernel."""
         return int(self.rows.stride(1)), int(self.part), int(self.start)
-
-
-@triton.jit
-def activate(x, KIND: tl.constexpr):
-    """Apply hard-swish (1), ReLU6 (2) or GELU (3); each leaves zero as it is."""
-    if KIND == 1:
-        x = x * tl.minimum(tl.maximum(x * (1.0 / 6.0) + 0.5, 0.0), 1.0)
-    elif KIND == 2:
-        x = tl.minimum(tl.maximum(x, 0.0), 6.0)
-    elif KIND == 3:
-        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    return x
 
 
 @triton.jit
@@ -76,20 +68,25 @@ def load_column(
 
 @triton.jit
 def _convolve(
-    x, taps, bias, add, out, sums, lines, x_batch, add_batch, out_batch,
+    x, taps, bias, add, out, sums, scale, shift, mean, rate, lines, x_batch, add_batch, out_batch,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
     X_TOKEN: tl.constexpr, X_PART: tl.constexpr, X_START: tl.constexpr,
     TAP_STEP: tl.constexpr, TAP_CHANNEL: tl.constexpr,
     ADD_TOKEN: tl.constexpr, ADD_PART: tl.constexpr, ADD_START: tl.constexpr,
     OUT_TOKEN: tl.constexpr, OUT_PART: tl.constexpr, OUT_START: tl.constexpr,
     SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, FLIP: tl.constexpr, BEFORE: tl.constexpr,
-    AFTER: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, POOL: tl.constexpr,
+    AFTER: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, POOL: tl.constexpr, LINE: tl.constexpr,
+    TOTALS: tl.constexpr, BACK: tl.constexpr, PASS: tl.constexpr,
     STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Walk a strip of columns: each column of input is read once and added to the SIDE outputs that it reaches.
 
     A line is one row of patches of one image. The first total is the output that this column completes. Columns are
     asked for AHEAD steps before they are used: the arithmetic of one column does not last as long as memory takes.
+
+    LINE scales and shifts the input before its activation, TOTALS sums the output and its square. BACK is the way back:
+    the output is multiplied by the activation's slope at the scaled and shifted `add`, and summed, as it is and times
+    the normalised `add`.
     """
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     c = tl.program_id(1) * LANES + tl.arange(0, LANES)
@@ -105,6 +102,11 @@ def _convolve(
     more = add + (image * add_batch + first * ADD_TOKEN)[:, None] + spread(c, SHARE, ADD_PART, ADD_START)[None, :]
     fresh = tl.zeros((LINES, LANES), dtype=tl.float32)
     pooled = fresh
+    turned = fresh
+    if LINE or BACK:
+        s, t = channels(scale, c, fits), channels(shift, c, fits)
+    if BACK:
+        m, r = channels(mean, c, fits), channels(rate, c, fits)
     if BIAS:
         fresh += tl.load(bias + c, mask=fits, other=0.0).to(tl.float32)[None, :]
     totals = ()
@@ -125,7 +127,15 @@ def _convolve(
             waiting = waiting + ((),)
         if STRIP < WIDTH or (j >= half and j - half < WIDTH):
             for dy in tl.static_range(SIDE):
-                value = activate(waiting[j][dy].to(tl.float32), BEFORE)
+                value = waiting[j][dy].to(tl.float32)
+                if LINE:  # nothing is outside the map, but the line of nothing is something
+                    value = activate(value * s + t, BEFORE)
+                    seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
+                    if STRIP < WIDTH:
+                        seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
+                    value = tl.where(seen[:, None] & fits[None, :], value, 0.0)
+                elif not BACK:
+                    value = activate(value, BEFORE)
                 reached = ()
                 for on in tl.static_range(SIDE):
                     reached = reached + (totals[on] + value * weights[dy * SIDE + SIDE - 1 - on],)
@@ -135,16 +145,25 @@ def _convolve(
             mask = inside
             if WIDTH % STRIP != 0:
                 mask = inside & (left + (j - SIDE + 1) < WIDTH)[:, None]
+            if ADD or BACK:
+                beside = tl.load(more + (j - SIDE + 1) * ADD_TOKEN, mask=mask, other=0.0).to(tl.float32)
             if ADD:
-                done += tl.load(more + (j - SIDE + 1) * ADD_TOKEN, mask=mask, other=0.0).to(tl.float32)
+                done += beside
+            if BACK:
+                done *= slope(beside * s + t, BEFORE)
             tl.store(goal + (j - SIDE + 1) * OUT_TOKEN, done.to(out.dtype.element_ty), mask=mask)
-            if POOL:
-                pooled += tl.where(mask, done, 0.0)
+            if POOL or TOTALS or BACK:
+                done = tl.where(mask, done, 0.0)
+                pooled += done
+            if TOTALS:
+                turned += done * done
+            if BACK:
+                turned += done * (beside - m) * r
         following = ()
         for on in tl.static_range(1, SIDE):
             following = following + (totals[on],)
         totals = following + (fresh,)
-    if PREFIX > 0:  # prefix tokens have no neighbours and pass as they are, with the image's first line
+    if PASS and PREFIX > 0:  # prefix tokens have no neighbours and pass as they are, with the image's first line
         mask = inside & (y + left == 0)[:, None]
         for token in tl.static_range(PREFIX):
             back = PREFIX - token
@@ -155,6 +174,10 @@ def _convolve(
     if POOL:
         at = line.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
         tl.store(sums + (at * DIM)[:, None] + c[None, :], pooled, mask=inside)
+    if TOTALS or BACK:
+        found = sums + (tl.program_id(0).to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * 2 * DIM + c
+        tl.store(found, tl.sum(pooled, axis=0), mask=fits)
+        tl.store(found + DIM, tl.sum(turned, axis=0), mask=fits)
 
 
 def convolve(
@@ -168,37 +191,47 @@ def convolve(
     add: Place | None = None,
     bias: Tensor | None = None,
     around: tuple[int, int] = (0, 0),
-    pool: bool = False,
+    sums: Literal["", "lines", "totals"] = "",
+    line: Line | None = None,
+    back: Tensor | None = None,
 ) -> Tensor:
-    """Write one group's convolution into `out`; give the sums over each strip, (B, strips, channels), when `pool`.
+    """Write one group's convolution into `out`, and give its sums.
 
     `group` is (channels in a share, shares), `lattice` (height, width, prefix), `around` the activations before and
-    after. `add` is added at the end.
+    after. `add` is added at the end. `sums` are over each line's strips, (B, lines, C), or of the output and its
+    square, (programs, 2, C). With a `line`, prefix tokens are not written, and the line comes before the activation;
+    or, with `back`, the output is taken back through both to `back`, where the line began (`_convolve`: BACK).
     """
     height, width, prefix = (int(each) for each in lattice)
     share, parts = group
     dim, images = share * parts, x.rows.shape[0]
     taps = taps_first(weight)
     strip, lines, lanes, warps = tiles(images * height, width, dim, weight.shape[-1])
-    strips = triton.cdiv(width, strip)
-    sums = torch.empty(images, height * strips, dim if pool else 0, dtype=torch.float32, device=x.rows.device)
-    beside = x if add is None else add  # never `out` twice: a traced graph would copy it
-    grid = (triton.cdiv(images * height, lines), triton.cdiv(dim, lanes), strips)
+    strips, blocks = triton.cdiv(width, strip), triton.cdiv(images * height, lines)
+    shape = (
+        (images, height * strips, dim)
+        if sums == "lines"
+        else (blocks * strips, 2, dim if sums or back is not None else 0)
+    )
+    found = torch.empty(shape, dtype=torch.float32, device=x.rows.device)
+    # Never `out` twice: a traced graph would copy it.
+    beside = Place(back) if back is not None else x if add is None else add
     x_token, x_part, x_start = x.strides()
     add_token, add_part, add_start = beside.strides()
     out_token, out_part, out_start = out.strides()
-    wrap_triton(_convolve)[grid](
-        x.rows, taps, taps if bias is None else bias, beside.rows, out.rows, sums, images * height,
-        x.rows.stride(0), beside.rows.stride(0), out.rows.stride(0),
+    wrap_triton(_convolve)[(blocks, triton.cdiv(dim, lanes), strips)](
+        x.rows, taps, taps if bias is None else bias, beside.rows, out.rows, found, *(line or (taps,) * 4),
+        images * height, x.rows.stride(0), beside.rows.stride(0), out.rows.stride(0),
         HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,
         TAP_STEP=taps.stride(0), TAP_CHANNEL=taps.stride(1),
         ADD_TOKEN=add_token, ADD_PART=add_part, ADD_START=add_start,
         OUT_TOKEN=out_token, OUT_PART=out_part, OUT_START=out_start,
         SHARE=share, DIM=dim, SIDE=weight.shape[-1], FLIP=flip, BEFORE=around[0], AFTER=around[1],
-        BIAS=bias is not None, ADD=add is not None, POOL=pool, STRIP=strip, LINES=lines, LANES=lanes,
+        BIAS=bias is not None, ADD=add is not None, POOL=sums == "lines", LINE=line is not None and back is None,
+        TOTALS=sums == "totals", BACK=back is not None, PASS=line is None, STRIP=strip, LINES=lines, LANES=lanes,
         AHEAD=AHEAD, num_warps=warps,
     )  # fmt: skip
-    return sums
+    return found
 
 
 def tiles(lines: int, width: int, dim: int, side: int) -> tuple[int, int, int, int]:

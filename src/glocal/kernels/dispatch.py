@@ -31,14 +31,14 @@ def fused(tokens: Tensor, family: Family = "deform") -> bool:
     return not _exporting() and trusted(family, working_type(tokens), tokens.device.type, tokens.device.index)
 
 
-def pays(tokens: Tensor) -> bool:
+def pays(tokens: Tensor, family: Family = "tokens") -> bool:
     """Tell whether kernels that save memory traffic pay: half precision, and compiled or with many tokens.
 
     Launched one by one from Python, a kernel costs more than the few operations it replaces, unless there is work.
     """
     if not tokens.is_cuda or working_type(tokens) not in HALF:
         return False
-    return (torch.compiler.is_dynamo_compiling() or tokens.numel() >= MUCH) and fused(tokens, "tokens")
+    return (torch.compiler.is_dynamo_compiling() or tokens.numel() >= MUCH) and fused(tokens, family)
 
 
 def recorded(*tensors: Tensor) -> bool:

@@ -12,9 +12,14 @@ from glocal.lattice import Lattice
 _KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.Hardswish: 1, nn.ReLU6: 2, nn.GELU: 3}
 
 
+def number(act: nn.Module) -> int | None:
+    """Give an activation's number, as kernels know it; None for another, or for GELU's approximation."""
+    return _KINDS.get(type(act)) if getattr(act, "approximate", "none") == "none" else None
+
+
 def hidden_takes(tokens: Tensor, conv: nn.Conv2d, before: nn.Module, after: nn.Module) -> bool:
     """Tell whether one kernel can do it: activations it knows, and exact GELU."""
-    known = all(type(act) in _KINDS and getattr(act, "approximate", "none") == "none" for act in (before, after))
+    known = all(number(act) is not None for act in (before, after))
     return known and pays(tokens) and conv.kernel_size[0] <= WIDEST
 
 
@@ -28,7 +33,7 @@ def hidden(
     from glocal.kernels.hidden_triton import hidden_tokens
 
     tokens = tokens.to(working_type(tokens))
-    kinds = (_KINDS[type(before)], _KINDS[type(after)])
+    kinds = (number(before) or 0, number(after) or 0)
     sizes = (lattice.height, lattice.width, lattice.prefix)
     with there(tokens):
         out, mean = hidden_tokens(tokens, conv.weight, conv.bias, *sizes, *kinds, pool)

@@ -24,5 +24,14 @@ def hidden_tokens(
     """Give the hidden tokens and, when `pool`, their mean over the patches, (B, C)."""
     out = torch.empty(tokens.shape, dtype=tokens.dtype, device=tokens.device)
     group, lattice = (tokens.shape[-1], 1), (height, width, prefix)
-    sums = convolve(Place(tokens), weight, Place(out), lattice, group, bias=bias, around=(before, after), pool=pool)
+    sums = convolve(
+        Place(tokens),
+        weight,
+        Place(out),
+        lattice,
+        group,
+        bias=bias,
+        around=(before, after),
+        sums="lines" if pool else "",
+    )
     return [out, (sums.sum(1) / (height * width)).to(tokens.dtype)]

@@ -8,13 +8,18 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
+FEW = 32  # images
+ROWS, LANES, AHEAD = 32, 64, 4  # tokens and channels at a time, and how many such loads are under way
+
 
 @triton.jit
-def _mean(x, out, count, x_batch, x_token, DIM: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+def _mean(
+    x, out, count, x_batch, x_token, DIM: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr
+):
     c = tl.program_id(1) * LANES + tl.arange(0, LANES)
     here = x + tl.program_id(0).to(tl.int64) * x_batch + c[None, :]
     total = tl.zeros((ROWS, LANES), dtype=tl.float32)
-    for first in range(0, count, ROWS):
+    for first in tl.range(0, count, ROWS, num_stages=AHEAD):
         n = first + tl.arange(0, ROWS)
         mask = (n < count)[:, None] & (c < DIM)[None, :]
         total += tl.load(here + (n * x_token)[:, None], mask=mask, other=0.0).to(tl.float32)
@@ -25,11 +30,14 @@ def _mean(x, out, count, x_batch, x_token, DIM: tl.constexpr, ROWS: tl.constexpr
 def run_mean(tokens: Tensor) -> Tensor:
     """Average (B, N, C) over its tokens: (B, C)."""
     images, count, dim = tokens.shape
-    lanes = min(64, triton.next_power_of_2(dim))
+    # Few images: few channels and all their tokens at once in each program, which is soonest done.
+    rows, lanes, ahead = (ROWS, LANES, AHEAD) if images > FEW else (256, 16, 1)
+    lanes = min(lanes, triton.next_power_of_2(dim))
     out = tokens.new_empty(images, dim)
     wrap_triton(_mean)[(images, triton.cdiv(dim, lanes))](
-        tokens, out, count, tokens.stride(0), tokens.stride(1), DIM=dim, ROWS=64, LANES=lanes, num_warps=4
-    )
+        tokens, out, count, tokens.stride(0), tokens.stride(1),
+        DIM=dim, ROWS=rows, LANES=lanes, AHEAD=ahead, num_warps=4,
+    )  # fmt: skip
     return out
 
 

@@ -1,7 +1,7 @@
 """The gradient of a depth-wise convolution's taps in Triton, summed over tokens where they lie."""
 
 # pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportIndexIssue=false, reportPossiblyUnboundVariable=false
 # ruff: noqa: RUF005  a Triton tuple grows by addition alone
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from glocal.kernels.activate_triton import activate
 from glocal.kernels.convolve_triton import Place, spread, tiles
+from glocal.kernels.rows_triton import Line, channels
 
 PROGRAMS = 1056  # as many as run at once on a large GPU; each sums a share of the lines
 
 
 @triton.jit
 def _tap_gradient(
-    x, grad, out, lines, x_batch, grad_batch,
+    x, grad, out, scale, shift, lines, x_batch, grad_batch,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
     X_TOKEN: tl.constexpr, X_PART: tl.constexpr, X_START: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_PART: tl.constexpr, GRAD_START: tl.constexpr,
-    SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr,
+    SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, LINE: tl.constexpr, BEFORE: tl.constexpr,
     STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Walk strips of columns: an input column meets the SIDE gradients that it helped to make, leftmost first."""
@@ -31,6 +33,8 @@ def _tap_gradient(
     half: tl.constexpr = SIDE // 2
     strips: tl.constexpr = (WIDTH + STRIP - 1) // STRIP
     zero = tl.zeros((LINES, LANES), dtype=tl.float32)
+    if LINE:
+        s, t = channels(scale, c, fits), channels(shift, c, fits)
     total = ()
     for _ in tl.static_range(SIDE * SIDE):
         total = total + (zero,)
@@ -65,6 +69,8 @@ def _tap_gradient(
                         seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
                     where = here + ((dy - half) * WIDTH + (j - half)) * X_TOKEN
                     value = tl.load(where, mask=seen[:, None] & fits[None, :], other=0.0).to(tl.float32)
+                    if LINE:
+                        value = tl.where(seen[:, None] & fits[None, :], activate(value * s + t, BEFORE), 0.0)
                     # Tap t links input column j to output column j - t, whose gradient came t columns ago.
                     for step in tl.static_range(SIDE):
                         fuller = fuller + (total[dy * SIDE + step] + value * window[SIDE - 1 - step],)
@@ -75,9 +81,19 @@ def _tap_gradient(
 
 
 def tap_gradient(
-    x: Place, grad: Place, weight: Tensor, lattice: tuple[int, int, int], group: tuple[int, int]
+    x: Place,
+    grad: Place,
+    weight: Tensor,
+    lattice: tuple[int, int, int],
+    group: tuple[int, int],
+    *,
+    line: Line | None = None,
+    before: int = 0,
 ) -> Tensor:
-    """Give the gradient of one group's weight; `group` is (channels in a share, shares)."""
+    """Give the gradient of one group's weight; `group` is (channels in a share, shares).
+
+    A `line` and the activation after it are drawn on x first.
+    """
     height, width, prefix = (int(each) for each in lattice)
     share, parts = group
     side, dim, images = weight.shape[-1], share * parts, x.rows.shape[0]
@@ -87,10 +103,12 @@ def tap_gradient(
     partial = torch.empty(lots, side * side, dim, dtype=torch.float32, device=x.rows.device)
     x_token, x_part, x_start = x.strides()
     grad_token, grad_part, grad_start = grad.strides()
+    scale, shift = (partial, partial) if line is None else (line.scale, line.shift)
     wrap_triton(_tap_gradient)[(lots, triton.cdiv(dim, lanes))](
-        x.rows, grad.rows, partial, images * height, x.rows.stride(0), grad.rows.stride(0),
+        x.rows, grad.rows, partial, scale, shift, images * height, x.rows.stride(0), grad.rows.stride(0),
         HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,
         GRAD_TOKEN=grad_token, GRAD_PART=grad_part, GRAD_START=grad_start,
-        SHARE=share, DIM=dim, SIDE=side, STRIP=strip, LINES=lines, LANES=lanes, num_warps=warps,
+        SHARE=share, DIM=dim, SIDE=side, LINE=line is not None, BEFORE=before,
+        STRIP=strip, LINES=lines, LANES=lanes, num_warps=warps,
     )  # fmt: skip
     return partial.sum(0).t().reshape(weight.shape).to(weight.dtype)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from glocal.lattice import Lattice
 
-Family = Literal["tokens", "deform"]
+Family = Literal["tokens", "batch", "deform"]
 ALLOWED = 0.02  # of the norm; bfloat16 keeps eight bits
 _SIZES = (2, 256)  # images: little work and much of it are laid out in other ways
 
@@ -65,7 +65,8 @@ def deviations(
         def make(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator, device="cpu").to(device, kind)
 
-        for name, fast, slow, leaves in (_tokens if family == "tokens" else _deform)(make, images, dim, side):
+        cases = {"tokens": _tokens, "batch": _batch, "deform": _deform}[family]
+        for name, fast, slow, leaves in cases(make, images, dim, side):
             for i, error in enumerate(_compare(fast, slow, leaves, slopes=name != INFERENCE)):
                 yield f"{name}: {'result' if i == 0 else f'gradient {i}'}", error
 
@@ -102,6 +103,25 @@ def _tokens(make: Callable[..., Tensor], images: int, dim: int, side: int) -> It
         [tokens],
     )
     yield "mean token", mean_tokens, lambda x: x.mean(1), [tokens]
+
+
+def _batch(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:
+    from glocal.kernels.batch_hidden import batch_hidden_reference
+    from glocal.kernels.batch_hidden_triton import batch_hidden_tokens
+
+    lattice, eps = Lattice(side, side, prefix=1), [1e-5, 1e-5]
+    sizes = (lattice.height, lattice.width, lattice.prefix)
+    norms = [1 + make(dim) / 4, make(dim), 1 + make(dim) / 4, make(dim)]
+    squeeze = [make(8, dim) / dim**0.5, make(8), make(dim, 8), make(dim)]
+
+    def fast(x: Tensor, taps: Tensor, *rest: Tensor) -> Tensor:
+        return batch_hidden_tokens(x, list(rest[:2]), taps, list(rest[2:4]), eps, list(rest[4:]), *sizes, 1)[0]
+
+    def plain(x: Tensor, taps: Tensor, *rest: Tensor) -> Tensor:
+        return batch_hidden_reference(x, rest[:2], taps, rest[2:4], eps, rest[4:], nn.Hardswish(), lattice)
+
+    tokens, taps = make(images, len(lattice), dim), make(dim, 1, 3, 3)
+    yield "normalised hidden tokens", fast, plain, [tokens, taps, *norms, *squeeze]
 
 
 def _deform(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glocal.errors import GlocalError
+from glocal.kernels.batch_hidden import batch_hidden, batch_hidden_takes
 from glocal.kernels.depthwise import depthwise, lay_taps
 from glocal.kernels.dispatch import bare, pays
 from glocal.kernels.hidden import hidden, hidden_takes
@@ -54,6 +55,8 @@ class LocalFeedForward(nn.Module):
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         if self._fusable(tokens):
             return self._fused(tokens, lattice)
+        if self._batch_fusable(tokens):
+            return self._batch_fused(tokens, lattice)
         aux, x = lattice.split(tokens)
         x = self.act1(self.norm1(_pointwise(self.fc1, x)))
         if self.dw is not None and self.norm2 is not None and self.act2 is not None:
@@ -89,6 +92,27 @@ class LocalFeedForward(nn.Module):
             x = x * _factor(self.gate, mean)[:, None]
         x = _rows(self.fc2, x)
         return torch.cat((torch.zeros_like(x[:, : lattice.prefix]), x[:, lattice.prefix :]), dim=1)
+
+    def _batch_fusable(self, tokens: Tensor) -> bool:
+        """Tell whether kernels can do the middle in training, norms and gate included."""
+        if self.dw is None or self.act2 is None or self.norm2 is None:
+            return False
+        gate = cast("Any", self.gate)
+        # Any other activation or gate inside SE would need a slope of its own.
+        known = gate is None or (_is_plain_se(gate) and type(gate.act) is nn.ReLU and type(gate.gate) is nn.Hardsigmoid)
+        norms, acts = (self.norm1, self.norm2), (self.act1, self.act2)
+        return known and batch_hidden_takes(tokens, self.dw, norms, acts) and bare(*self.modules())
+
+    def _batch_fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
+        assert self.dw is not None and self.norm2 is not None
+        squeeze: list[Tensor] = []
+        if self.gate is not None:
+            for conv in cast("tuple[nn.Conv2d, ...]", (self.gate.fc1, self.gate.fc2)):
+                squeeze += [conv.weight.flatten(1), cast("Tensor", conv.bias)]
+        x = _rows(self.fc1, tokens)  # prefix tokens too: it spares a copy
+        x = batch_hidden(x, (self.norm1, self.norm2), self.dw, self.act1, squeeze, lattice)
+        aux, x = lattice.split(_rows(self.fc2, x))
+        return lattice.join(torch.zeros_like(aux), self.norm3(x))
 
     def fold(self) -> None:
         """Merge each BatchNorm into the convolution before it, and lay its taps as the kernel reads them."""
