@@ -25,7 +25,6 @@ from triton.compiler import ASTSource
 
 from glocal.kernels import (
     batch_hidden_triton,
-    convolve_project_triton,
     convolve_triton,
     deform_triton,
     depthwise_triton,
@@ -38,7 +37,6 @@ from glocal.kernels import (
 )
 
 MODULES = (
-    convolve_project_triton,
     convolve_triton,
     deform_triton,
     mean_triton,

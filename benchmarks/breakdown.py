@@ -32,7 +32,7 @@ def main() -> None:
     """Compile what is asked for, then time one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("variant", help="host, or mechanisms such as life+cb")
-    parser.add_argument("jobs", nargs="+", help="infer|train|eager : batch : pixels (224)")
+    parser.add_argument("jobs", nargs="+", help="infer|graph|eager|train|train-graph : batch : pixels (224)")
     parser.add_argument("--model", default="deit_tiny_patch16_224")
     parser.add_argument("--plain", action="store_true", help="keep to plain PyTorch")
     parser.add_argument("--ready", type=Path, help="write this file once all is compiled")
@@ -63,11 +63,10 @@ def _step(options: argparse.Namespace, job: str) -> Step:
     torch.manual_seed(0)
     model = create_model(options.model, *mechanisms, img_size=side, num_classes=100, **small).cuda()
     images = torch.randn(int(batch), 3, side, side, device="cuda")
-    if kind == "train":
-        return _train(model, images)
+    if kind.startswith("train"):
+        return _train(model, images, graphs=kind.endswith("graph"))
     model, images = model.eval().bfloat16(), images.bfloat16()
-    # Graphs at batch 1, where launching takes longer than working.
-    run = model if kind == "eager" else optimize(model, graphs=images.shape[0] < 16, dynamic=False)
+    run = model if kind == "eager" else optimize(model, graphs=kind == "graph", dynamic=False)
 
     def infer() -> object:
         with torch.inference_mode():
@@ -76,8 +75,8 @@ def _step(options: argparse.Namespace, job: str) -> Step:
     return infer
 
 
-def _train(model: torch.nn.Module, images: torch.Tensor) -> Step:
-    run = compile_training(model.train(), dynamic=False)
+def _train(model: torch.nn.Module, images: torch.Tensor, *, graphs: bool) -> Step:
+    run = compile_training(model.train(), graphs=graphs, dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     labels = torch.randint(100, (images.shape[0],), device="cuda")
 

@@ -1,20 +1,24 @@
-"""Check and time the kernels by themselves on a GPU, beside what they replace.
+"""Check the kernels against float64 on a GPU, and time them by themselves beside what they replace.
 
-python benchmarks/probe.py check time sweep
+python benchmarks/probe.py check
+python benchmarks/probe.py time          # every kernel of DeiT-T, 224 pixels, batch 256, bf16
+python benchmarks/probe.py sweep         # their knobs, to choose by
 
-Times are those of CUDA graphs of twenty calls: what the GPU needs, not what it takes to launch from Python.
+Times are the profiler's: what the GPU spends in each kernel, not what it takes to launch it from Python.
 """
 
 # ruff: noqa: B023, D103  the closures run at once
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
-from triton.testing import do_bench
+from torch.profiler import ProfilerActivity, profile
 
 from glocal.kernels import (
     convolve_triton,
@@ -24,37 +28,51 @@ from glocal.kernels import (
     mean_triton,
     multi_scale_triton,
     project_triton,
+    rows_triton,
 )
+from glocal.kernels.batch_hidden import batch_hidden_reference
+from glocal.kernels.batch_hidden_triton import batch_hidden_tokens
 from glocal.kernels.deform import deform_conv2d, deform_conv2d_reference
 from glocal.kernels.depthwise import depthwise_reference
 from glocal.lattice import Lattice
 
 Leaves = list[Tensor]
+DIM, HIDDEN = 192, 768
 
 
 def main() -> None:
     """Print errors against float64, then times."""
     torch.manual_seed(0)
-    ceilings()
     if "check" in sys.argv:
         for kind in (torch.float32, torch.bfloat16, torch.float16):
             correct(kind)
     if "time" in sys.argv:
-        times(256, "sweep" in sys.argv)
+        ceilings()
+        times(256)
+    if "sweep" in sys.argv:
+        sweep(256)
 
 
 def ceilings() -> None:
     """Measure copy bandwidth and bf16 matrix rate."""
     a = torch.randn(2**30, device="cuda", dtype=torch.bfloat16)
     b, w = torch.empty_like(a), torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    copy, product = median(lambda: b.copy_(a)), median(lambda: w @ w)
+    copy, product = (sum(spent(f).values()) for f in (lambda: b.copy_(a), lambda: w @ w))
     print(
-        f"ceilings: copy {2 * a.nbytes / copy / 1e9:.2f} TB/s, bf16 product {2 * 8192**3 / product / 1e9:.0f} TFLOP/s"
+        f"ceilings: copy {2 * a.nbytes / copy / 1e6:.2f} TB/s, bf16 product {2 * 8192**3 / product / 1e6:.0f} TFLOP/s"
     )
 
 
-def median(f: Callable[[], object]) -> float:
-    return do_bench(f, warmup=50, rep=200, return_mode="median")  # ms
+def spent(f: Callable[[], object], rounds: int = 20) -> dict[str, float]:
+    """Give the microseconds that each kernel takes in one call."""
+    for _ in range(3):
+        f()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(rounds):
+            f()
+        torch.cuda.synchronize()
+    return {row.key: row.self_device_time_total / rounds for row in seen.key_averages() if row.self_device_time_total}
 
 
 def error(a: Tensor, b: Tensor) -> float:
@@ -62,7 +80,7 @@ def error(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def both(fast: Callable[..., Tensor], slow: Callable[..., Tensor], leaves: Leaves) -> list[float]:
+def both(fast: Callable[..., Tensor], slow: Callable[..., Tensor], leaves: Leaves) -> str:
     """Run forward and backward both ways, the slow one in float64; give the relative errors."""
     mine = [each.detach().clone().requires_grad_() for each in leaves]
     true = [each.detach().double().requires_grad_() for each in leaves]
@@ -70,7 +88,8 @@ def both(fast: Callable[..., Tensor], slow: Callable[..., Tensor], leaves: Leave
     grad = torch.randn_like(out)
     out.backward(grad)
     reference.backward(grad.double())
-    return [error(out, reference), *(error(a.grad, b.grad) for a, b in zip(mine, true, strict=True))]
+    found = [error(out, reference), *(error(a.grad, b.grad) for a, b in zip(mine, true, strict=True))]
+    return " ".join(f"{each:.1e}" for each in found)
 
 
 def correct(kind: torch.dtype) -> None:
@@ -78,28 +97,30 @@ def correct(kind: torch.dtype) -> None:
     for height, width, prefix, images in ((14, 14, 1, 9), (7, 7, 0, 33), (5, 12, 5, 4), (14, 14, 1, 200)):
         lattice, widths = Lattice(height, width, prefix), (64, 64, 64)
         make = lambda *shape: torch.randn(shape, device="cuda").to(kind)  # noqa: E731
-        x = make(images, len(lattice), 192)
-        taps, mixes = [make(192, 1, 3, 3), make(192, 1, 5, 5)], [make(192, 192) / 14 for _ in range(3)]
-        bias = make(192)
-        life = both(
-            lambda x, a, b, m0, m1, m2, c: multi_scale(x, [None, a, b], [m0, m1, m2], c, lattice),
-            lambda x, a, b, m0, m1, m2, c: plain_life(x, [None, a, b], [m0, m1, m2], c, lattice),
-            [x, *taps, *mixes, bias],
-        )
-        y = make(images, len(lattice), 576)
+        x = make(images, len(lattice), DIM)
+        taps, mixes = [make(DIM, 1, 3, 3), make(DIM, 1, 5, 5)], [make(DIM, DIM) / 14 for _ in range(3)]
+        leaves = [x, *taps, *mixes, make(DIM)]
+        slow = lambda x, a, b, m0, m1, m2, c: plain_life(x, [None, a, b], [m0, m1, m2], c, lattice)  # noqa: E731
+        life = both(lambda x, a, b, m0, m1, m2, c: multi_scale(x, [None, a, b], [m0, m1, m2], c, lattice), slow, leaves)
+        with torch.no_grad():
+            once = multi_scale(x, [None, *taps], mixes, leaves[-1], lattice)
+            rest = [each.double() for each in leaves]
+            life += f" without gradients {error(once, slow(*rest)):.1e}"
+        y = make(images, len(lattice), 3 * DIM)
         groups = both(
             lambda x, a, b: depthwise_groups(x, (None, a, b), widths, 3, lattice),
             lambda x, a, b: depthwise_reference(x, (None, a, b), widths, 3, lattice),
             [y, *taps],
         )
-        print(
-            kind,
-            (height, width, prefix, images),
-            "life",
-            *(f"{e:.1e}" for e in life),
-            "| groups",
-            *(f"{e:.1e}" for e in groups),
+        norms = [1 + make(DIM) / 4, make(DIM), 1 + make(DIM) / 4, make(DIM)]
+        squeeze = [make(4, DIM) / DIM**0.5, make(4), make(DIM, 4), make(DIM)]
+        eps, sizes = [1e-5, 1e-5], (height, width, prefix)
+        batch = both(
+            lambda x, t, *r: batch_hidden_tokens(x, list(r[:2]), t, list(r[2:4]), eps, list(r[4:]), *sizes, 1)[0],
+            lambda x, t, *r: batch_hidden_reference(x, r[:2], t, r[2:4], eps, r[4:], nn.Hardswish(), lattice),
+            [x, taps[0], *norms, *squeeze],
         )
+        print(kind, (*sizes, images), f"life {life} | groups {groups} | normalised {batch}", flush=True)
     for shape in ((6, 96, 28, 28, 192), (3, 33, 7, 10, 50)):
         images, dim, height, width, out_dim = shape
         x = torch.randn(images, height, width, dim, device="cuda").to(kind).permute(0, 3, 1, 2)
@@ -111,7 +132,7 @@ def correct(kind: torch.dtype) -> None:
             lambda x, o, w, b: deform_conv2d_reference(x, o, w, b, 2, 0),
             [x, offset, weight, shift],
         )
-        print(kind, shape, "deform", *(f"{e:.1e}" for e in merge))
+        print(kind, shape, "deform", merge, flush=True)
 
 
 def multi_scale(x: Tensor, taps: list[Tensor | None], mixes: Leaves, bias: Tensor, lattice: Lattice) -> Tensor:
@@ -137,38 +158,29 @@ def plain_life(x: Tensor, taps: list[Tensor | None], mixes: Leaves, bias: Tensor
     return torch.cat(scales, -1).flatten(2)
 
 
-def times(images: int, sweep: bool) -> None:
+def times(images: int) -> None:
     """Time forward, and forward with backward, in bf16."""
     kind, lattice = torch.bfloat16, Lattice(14, 14, 1)
+    full = lambda *shape: torch.randn(shape, device="cuda").requires_grad_()  # noqa: E731
     make = lambda *shape: torch.randn(shape, device="cuda").to(kind).requires_grad_()  # noqa: E731
-    x, bias = make(images, 197, 192), make(192)
-    taps, mixes = [None, make(192, 1, 3, 3), make(192, 1, 5, 5)], [make(192, 192) for _ in range(3)]
-    qkv = make(576, 192)
-    report("linear 192->576", lambda: F.linear(x, qkv), [x, qkv])
-    report("linear 192->192", lambda: F.linear(x, mixes[0]), [x, mixes[0]])
+    x, bias, qkv = make(images, 197, DIM), make(DIM), make(3 * DIM, DIM)
+    taps, mixes = [None, make(DIM, 1, 3, 3), make(DIM, 1, 5, 5)], [make(DIM, DIM) for _ in range(3)]
+    report("linear 192 to 576", lambda: F.linear(x, qkv), [x, qkv])
+    report("linear 192 to 192", lambda: F.linear(x, mixes[0]), [x, mixes[0]])
     leaves = [x, bias, *(t for t in taps if t is not None), *mixes]
     report("LIFE kernels", lambda: multi_scale(x, taps, mixes, bias, lattice), leaves)
     report("LIFE plain", lambda: plain_life(x, taps, mixes, bias, lattice), leaves)
-    out = torch.empty(images * 197, 576, device="cuda", dtype=kind)
-    rows = x.detach().flatten(0, 1)
-    for tile, warps, stages in ((128, 8, 3), (128, 4, 3), (64, 4, 3), (128, 8, 2)) if sweep else ():
-        project_triton.TILE, project_triton.WARPS, project_triton.STAGES = tile, warps, stages
-        report(
-            f"project {tile} {warps} {stages}", lambda: project_triton.project(rows, mixes[1], None, out, 192, 64), []
-        )
-    project_triton.TILE, project_triton.WARPS, project_triton.STAGES = 128, 8, 3
-    h, w3, w5 = make(images, 197, 768), make(768, 1, 3, 3), make(192, 1, 5, 5)
-    shift = make(768)
-    report("dw3 768 kernel", lambda: depthwise_groups(h, (w3,), (768,), 1, lattice), [h, w3])
-    report("dw3 768 plain", lambda: depthwise_reference(h, (w3,), (768,), 1, lattice), [h, w3])
-    report("dw3 768 gelu", lambda: F.gelu(h), [h])
-    report("hidden", lambda: hidden_triton.hidden_tokens(h, w3, shift, 14, 14, 1, 1, 1, True)[0], [])
-    for strip in (7, 14) if sweep else ():
-        convolve_triton.STRIP = strip
-        report(f"dw5 192 strip {strip}", lambda: depthwise_groups(x, (w5,), (192,), 1, lattice), [x, w5])
-    convolve_triton.STRIP = 16
-    report("dw5 192 plain", lambda: depthwise_reference(x, (w5,), (192,), 1, lattice), [x, w5])
-    report("dw3 192 kernel", lambda: depthwise_groups(x, (taps[1],), (192,), 1, lattice), [x, taps[1]])
+    h, w3, shift = make(images, 197, HIDDEN), make(HIDDEN, 1, 3, 3), make(HIDDEN)
+    report("3x3 over 768 kernel", lambda: depthwise_groups(h, (w3,), (HIDDEN,), 1, lattice), [h, w3])
+    report("3x3 over 768 plain", lambda: depthwise_reference(h, (w3,), (HIDDEN,), 1, lattice), [h, w3])
+    report("hidden, folded", lambda: hidden_triton.hidden_tokens(h, w3, shift, 14, 14, 1, 1, 1, True)[0], [])
+    norms = [full(HIDDEN) for _ in range(4)]
+    squeeze = [full(4, HIDDEN), full(4), full(HIDDEN, 4), full(HIDDEN)]
+    rest = (norms[:2], full(HIDDEN, 1, 3, 3), norms[2:], [1e-5, 1e-5], squeeze)
+    given = [h, *norms, rest[1], *squeeze]
+    report("hidden, normalised", lambda: batch_hidden_tokens(h, *rest, 14, 14, 1, 1)[0], given)
+    slow = lambda: batch_hidden_reference(h, *rest, nn.Hardswish(), lattice)  # noqa: E731
+    report("hidden, normalised, plain", slow, given)
     report("mean kernel", lambda: mean_triton.mean_tokens(x), [])
     report("mean plain", lambda: x.mean(1), [])
     for dim, side in ((96, 56), (192, 28), (384, 14)):
@@ -183,33 +195,71 @@ def times(images: int, sweep: bool) -> None:
             report(f"DTM {dim} kernels {name}", lambda: deform_conv2d(*args, 2, 0), args)
 
 
-def report(name: str, f: Callable[[], Tensor | None], leaves: Leaves) -> None:
+def report(name: str, f: Callable[[], Tensor], leaves: Leaves) -> None:
+    """Print the time of each kernel that takes part."""
     with torch.no_grad():
-        line = f"{name:28} forward {graphed(f):8.1f} us"
+        forward = spent(f)
+    line = f"{name:28} forward {sum(forward.values()):7.1f} us"
     if leaves:
-        out = f()
-        assert out is not None
-        grad = torch.randn_like(out)
-        line += f"  backward {graphed(lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)):8.1f} us"
+        grad = torch.randn_like(f())
+        whole = spent(lambda: torch.autograd.grad(f(), leaves, grad))
+        line += f"  step {sum(whole.values()):7.1f} us"
+        longest = sorted(whole.items(), key=lambda pair: -pair[1])[:9]
+        line += "   " + ", ".join(f"{kernel[:24]} {each:.0f}" for kernel, each in longest)
     print(line, flush=True)
 
 
-def graphed(f: Callable[[], object], calls: int = 20) -> float:
-    """Give the microseconds of one call, replayed in a graph of many; 0 where it cannot be captured."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    try:
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                f()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=side):
-                for _ in range(calls):
-                    f()
-        return median(graph.replay) / calls * 1e3
-    except RuntimeError as problem:
-        print(str(problem).splitlines()[0][:100])
-        return 0.0
+def sweep(images: int) -> None:
+    """Time the kernels' knobs, one kernel at a time."""
+    kind, lattice = torch.bfloat16, (14, 14, 1)
+    make = lambda *shape: torch.randn(shape, device="cuda").to(kind)  # noqa: E731
+    x, out, mix = make(images * 197, DIM), make(images * 197, 3 * DIM), make(DIM, DIM)
+    held = ("HELD_TILE", "HELD_WARPS", "HELD_AHEAD")
+    project = lambda: project_triton.project(x, mix, None, out, DIM, 64)  # noqa: E731
+    knobs(project_triton, held, [(64, 4, 3), (64, 4, 4), (64, 8, 3), (64, 8, 4), (32, 4, 4), (128, 8, 3)], project)
+    project_triton.HELD = 0
+    tiled = [(64, 8, 2), (64, 8, 3), (64, 4, 2), (128, 8, 2), (128, 8, 3)]
+    knobs(project_triton, ("TILE", "WARPS", "STAGES"), tiled, project)
+    Place = convolve_triton.Place
+    for dim, side in ((DIM, 3), (DIM, 5), (HIDDEN, 3)):
+        y, to, taps = make(images, 197, dim), make(images, 197, dim), make(dim, 1, side, side)
+        work = "WORK" if side > 3 else "WORK_SMALL"
+        values = list(itertools.product((1, 2, 4, 6), (7, 14), (256,) if side > 3 else (512, 256)))
+        f = lambda: convolve_triton.convolve(Place(y), taps, Place(to), lattice, (dim, 1))  # noqa: E731
+        print(f"{side}x{side} over {dim}")
+        knobs(convolve_triton, ("AHEAD", "STRIP", work), values, f)
+    h, norms = make(images, 197, HIDDEN), [torch.randn(HIDDEN, device="cuda") for _ in range(4)]
+    line = rows_triton.Line(*norms)
+    sums = lambda: rows_triton.gate_sums(h, h, 1, line, 1)  # noqa: E731
+    knobs(rows_triton, ("SUMMED_ROWS", "STAGES"), [(16, 4), (16, 2), (32, 2), (32, 4), (16, 6)], sums)
+    factor = torch.randn(images, HIDDEN, device="cuda")
+    slope = lambda: rows_triton.through(h, h, 1, line, (norms[0], norms[1]), act=1, gate=(factor, factor))  # noqa: E731
+    knobs(
+        rows_triton,
+        ("ROWS", "LANES", "WARPS"),
+        [(32, 64, 4), (16, 64, 4), (64, 64, 4), (16, 128, 4), (32, 128, 4)],
+        slope,
+    )
+    z = make(images, 197, DIM)
+    knobs(
+        mean_triton, ("ROWS", "AHEAD"), [(32, 4), (16, 4), (16, 8), (64, 3), (32, 6)], lambda: mean_triton.run_mean(z)
+    )
+
+
+def knobs(module: ModuleType, names: tuple[str, ...], values: list[tuple[int, ...]], f: Callable[[], object]) -> None:
+    """Print the longest kernel's time under each setting; put the first back."""
+    before = [getattr(module, name) for name in names]
+    for each in (*values, before):
+        for name, value in zip(names, each, strict=True):
+            setattr(module, name, value)
+        if each is before:
+            return
+        try:
+            kernel, time = max(spent(f).items(), key=lambda pair: pair[1])
+            told = " ".join(f"{name} {value}" for name, value in zip(names, each, strict=True))
+            print(f"  {kernel[:20]} {told}: {time:.1f} us", flush=True)
+        except Exception as problem:  # a setting that the GPU has no room for
+            print(f"  {each}: {str(problem).strip().splitlines()[0][:80]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,24 +20,31 @@ def optimize(model: nn.Module, *, graphs: bool = False, dynamic: bool | None = N
     return cast("nn.Module", torch.compile(fold(model), mode=mode, dynamic=dynamic))
 
 
-def compile_training(model: nn.Module, *, dynamic: bool | None = None) -> nn.Module:
+def compile_training(model: nn.Module, *, graphs: bool = False, dynamic: bool | None = None) -> nn.Module:
     """Compile a model for training so that its half-precision gradients stay those of eager training.
 
     torch keeps cuDNN's graphs of attention's backward pass by the layouts of queries, keys and values alone, while
     they hold for one layout of the output and of the incoming gradient too. Compiled, blocks of one model can differ
     in those when a convolution on tokens follows: the graph of one block then misreads the other's (seen with torch
     2.11 on an H200; benchmarks/NOTES.md). So attention is traced without cuDNN, and layouts are left as they are.
+
+    `graphs` replays forward and backward pass as CUDA graphs: faster where launching takes longer than working. Batches
+    must keep their size then, and gradients be used up (`zero_grad()`) before the next pass.
     """
-    return cast("nn.Module", torch.compile(model, dynamic=dynamic, backend=_training))
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return _training(graph, inputs, graphs)
+
+    return cast("nn.Module", torch.compile(model, dynamic=dynamic, backend=backend))
 
 
-def _training(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+def _training(graph: torch.fx.GraphModule, inputs: list[Any], graphs: bool) -> Any:
     """Let inductor compile a graph; forward and backward pass are traced in here, and attention's kind chosen."""
     from torch._inductor.compile_fx import compile_fx
 
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
-        return compile_fx(graph, inputs, config_patches={"layout_optimization": False})
+        return compile_fx(graph, inputs, config_patches={"layout_optimization": False, "triton.cudagraphs": graphs})
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

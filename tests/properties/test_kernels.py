@@ -50,14 +50,13 @@ def laid_out(layout: tuple[int, int]) -> Iterator[None]:
     """Let the kernels take small inputs for large ones."""
     from glocal.kernels import convolve_triton, project_triton
 
-    before = convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY, project_triton.HELD
+    before = convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY
     convolve_triton.BUSY, convolve_triton.STRIP = layout
     project_triton.MANY = layout[0]
-    project_triton.HELD = before[3] if layout[1] > 3 else 0
     try:
         yield
     finally:
-        convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY, project_triton.HELD = before
+        convolve_triton.BUSY, convolve_triton.STRIP, project_triton.MANY = before
 
 
 def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], leaves: Sequence[Tensor]) -> None:
@@ -143,7 +142,7 @@ def test_the_chain_of_scales_equals_its_plain_form(
         agree(fast, plain, [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias])
         leaves = [torch.randn(2, len(lattice), 11), *taps, *mixes, *bias]
         here = [each.to(DEVICE) for each in leaves]
-        # Nothing is kept for a backward pass then: few tokens are convolved and projected in one launch.
+        # Nothing is kept for a backward pass then.
         found = multi_scale_tokens(here[0], *sorted_out(here[1:], here[0].new_empty(0)), height, width, prefix, False)
         wanted = plain(*(each.double() for each in leaves))
         torch.testing.assert_close(
@@ -249,8 +248,8 @@ def test_the_kernels_pass_their_own_trial(family) -> None:
     from glocal.kernels.trial import ALLOWED, deviations
 
     found = dict(deviations(family, torch.device(DEVICE), torch.float32, images=2, dim=18, side=4))
-    assert len(found) == {"tokens": 10, "batch": 11, "deform": 3}[family]
-    assert all(error < 1e-5 < ALLOWED for error in found.values()), found
+    assert len(found) == {"tokens": 10, "batch": 15, "deform": 3}[family]
+    assert all(error < 1e-5 < ALLOWED[family] for error in found.values()), found
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16])

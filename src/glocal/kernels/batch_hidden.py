@@ -51,6 +51,23 @@ def batch_hidden(
     return hidden
 
 
+def batch_norm(tokens: Tensor, norm: nn.BatchNorm2d, lattice: Lattice) -> Tensor:
+    """Normalise the patches of (B, N, C) over the batch; prefix tokens become zero, the running statistics move."""
+    from glocal.kernels.batch_hidden_triton import batch_tokens
+
+    tokens = tokens.contiguous()
+    with there(tokens):
+        out, mean, var = batch_tokens(tokens, [norm.weight, norm.bias], norm.eps, lattice.prefix)
+    _follow(norm, mean, var, tokens.shape[0] * lattice.height * lattice.width)
+    return out
+
+
+def batch_norm_reference(tokens: Tensor, norm: Sequence[Tensor], eps: float, lattice: Lattice) -> Tensor:
+    """Compute the same in plain PyTorch."""
+    aux, x = lattice.split(tokens)
+    return lattice.join(torch.zeros_like(aux), F.batch_norm(x, None, None, *norm, training=True, eps=eps))
+
+
 def batch_hidden_reference(
     tokens: Tensor,
     first: Sequence[Tensor],

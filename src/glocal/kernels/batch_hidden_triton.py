@@ -89,6 +89,27 @@ def batch_hidden_backward(
     return [before, tap, *(a.to(b.dtype) for a, b in zip(norms, like, strict=True)), *squeezed]
 
 
+def run_batch_tokens(tokens: Tensor, norm: list[Tensor], eps: float, prefix: int) -> list[Tensor]:
+    """Normalise patches over the batch; prefix tokens become zero. Gives mean and variance, too."""
+    mean, var = _spread(moments(tokens, prefix).sum((0, 1)), tokens.shape[0] * (tokens.shape[1] - prefix))
+    one = torch.ones(tokens.shape[0], tokens.shape[2], dtype=torch.float32, device=tokens.device)
+    return [gate(tokens, prefix, _line(mean, var, norm, eps), 0, one), mean, var]
+
+
+batch_tokens = triton_op("glocal::batch_tokens", run_batch_tokens, mutates_args={})
+
+
+@triton_op("glocal::batch_tokens_backward", mutates_args={})
+def batch_tokens_backward(
+    grad: Tensor, tokens: Tensor, mean: Tensor, var: Tensor, norm: list[Tensor], eps: float, prefix: int
+) -> list[Tensor]:
+    """Give the gradients of tokens, weight and bias."""
+    line = _line(mean, var, norm, eps)
+    _, plain, _, turned, _ = gate_sums(grad, tokens, prefix, line, 0).sum(0).unbind()
+    inward = through(grad, tokens, prefix, line, (plain, turned))
+    return [inward, *(each.to(norm[0].dtype, copy=True) for each in (turned, plain))]
+
+
 def _spread(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Give mean and variance from the sums of values and squares."""
     mean = totals[0] / count
@@ -147,4 +168,16 @@ def _back(ctx, grads: list[Tensor]):
     return inward, weights[:2], tap, weights[2:4], None, weights[4:], None, None, None, None
 
 
+def _keep_tokens(ctx, inputs, output) -> None:
+    tokens, norm, *ctx.rest = inputs
+    ctx.save_for_backward(tokens, *output[1:], *norm)
+
+
+def _back_tokens(ctx, grads: list[Tensor]):
+    tokens, mean, var, *norm = ctx.saved_tensors
+    inward, *weights = batch_tokens_backward(grads[0].contiguous(), tokens, mean, var, norm, *ctx.rest)
+    return inward, weights, None, None
+
+
+register_autograd("glocal::batch_tokens", _back_tokens, setup_context=_keep_tokens)
 register_autograd("glocal::batch_hidden", _back, setup_context=_keep)

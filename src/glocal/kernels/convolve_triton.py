@@ -18,8 +18,9 @@ from glocal.kernels.activate_triton import activate, slope
 from glocal.kernels.rows_triton import Line, channels
 
 BUSY = 1024  # programs of four warps that fill a large GPU; with fewer, shorter strips spread the work
-AHEAD = 2  # columns asked for before they are used
+AHEAD = 6  # columns asked for before they are used
 STRIP = 16  # columns a program walks at most; its code is unrolled
+WORK, WORK_SMALL = 256, 512  # outputs of a column in a program of four warps, and with at most nine taps
 
 
 class Place(NamedTuple):
@@ -88,8 +89,8 @@ def _convolve(
     the output is multiplied by the activation's slope at the scaled and shifted `add`, and summed, as it is and times
     the normalised `add`.
     """
-    line = tl.program_id(0) * LINES + tl.arange(0, LINES)
-    c = tl.program_id(1) * LANES + tl.arange(0, LANES)
+    line = tl.program_id(1) * LINES + tl.arange(0, LINES)
+    c = tl.program_id(0) * LANES + tl.arange(0, LANES)
     left = tl.program_id(2) * STRIP + line * 0  # a block, for masks
     half: tl.constexpr = SIDE // 2
     image, y = (line // HEIGHT).to(tl.int64), line % HEIGHT
@@ -175,7 +176,7 @@ def _convolve(
         at = line.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
         tl.store(sums + (at * DIM)[:, None] + c[None, :], pooled, mask=inside)
     if TOTALS or BACK:
-        found = sums + (tl.program_id(0).to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * 2 * DIM + c
+        found = sums + (tl.program_id(1).to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * 2 * DIM + c
         tl.store(found, tl.sum(pooled, axis=0), mask=fits)
         tl.store(found + DIM, tl.sum(turned, axis=0), mask=fits)
 
@@ -219,7 +220,7 @@ def convolve(
     x_token, x_part, x_start = x.strides()
     add_token, add_part, add_start = beside.strides()
     out_token, out_part, out_start = out.strides()
-    wrap_triton(_convolve)[(blocks, triton.cdiv(dim, lanes), strips)](
+    wrap_triton(_convolve)[(triton.cdiv(dim, lanes), blocks, strips)](
         x.rows, taps, taps if bias is None else bias, beside.rows, out.rows, found, *(line or (taps,) * 4),
         images * height, x.rows.stride(0), beside.rows.stride(0), out.rows.stride(0),
         HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,
@@ -240,7 +241,7 @@ def tiles(lines: int, width: int, dim: int, side: int) -> tuple[int, int, int, i
     A thread has two channels of a line (four with at most nine taps): more would not leave registers for the taps.
     """
     lanes = min(64, max(16, triton.next_power_of_2(dim)))
-    each = (256 if side > 3 else 512) // lanes
+    each = (WORK if side > 3 else WORK_SMALL) // lanes
     strip = triton.cdiv(width, triton.cdiv(width, STRIP))
     programs = triton.cdiv(lines, each) * triton.cdiv(dim, lanes) * triton.cdiv(width, strip)
     if programs >= BUSY:

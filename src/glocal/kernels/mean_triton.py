@@ -16,15 +16,15 @@ ROWS, LANES, AHEAD = 32, 64, 4  # tokens and channels at a time, and how many su
 def _mean(
     x, out, count, x_batch, x_token, DIM: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr
 ):
-    c = tl.program_id(1) * LANES + tl.arange(0, LANES)
-    here = x + tl.program_id(0).to(tl.int64) * x_batch + c[None, :]
+    c = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    here = x + tl.program_id(1).to(tl.int64) * x_batch + c[None, :]
     total = tl.zeros((ROWS, LANES), dtype=tl.float32)
     for first in tl.range(0, count, ROWS, num_stages=AHEAD):
         n = first + tl.arange(0, ROWS)
         mask = (n < count)[:, None] & (c < DIM)[None, :]
         total += tl.load(here + (n * x_token)[:, None], mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(total, axis=0) / count
-    tl.store(out + tl.program_id(0).to(tl.int64) * DIM + c, mean.to(out.dtype.element_ty), mask=c < DIM)
+    tl.store(out + tl.program_id(1).to(tl.int64) * DIM + c, mean.to(out.dtype.element_ty), mask=c < DIM)
 
 
 def run_mean(tokens: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def run_mean(tokens: Tensor) -> Tensor:
     rows, lanes, ahead = (ROWS, LANES, AHEAD) if images > FEW else (256, 16, 1)
     lanes = min(lanes, triton.next_power_of_2(dim))
     out = tokens.new_empty(images, dim)
-    wrap_triton(_mean)[(images, triton.cdiv(dim, lanes))](
+    wrap_triton(_mean)[(triton.cdiv(dim, lanes), images)](
         tokens, out, count, tokens.stride(0), tokens.stride(1),
         DIM=dim, ROWS=rows, LANES=lanes, AHEAD=ahead, num_warps=4,
     )  # fmt: skip

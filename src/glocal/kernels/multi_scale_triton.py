@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.library import register_autograd, triton_op
 
-from glocal.kernels.convolve_project_triton import FEW, SMALL, convolve_project
 from glocal.kernels.convolve_triton import Place, convolve
 from glocal.kernels.project_triton import project
 from glocal.kernels.taps_triton import tap_gradient
@@ -28,17 +27,9 @@ def run_multi_scale(
     full = sum(widths)
     out = tokens.new_empty(images, count, 3 * full)
     kept: list[Tensor] = []
-    lattice, few = (height, width, prefix), images * count <= FEW and not keep
     for i, (weight, mix) in enumerate(zip(taps, mixes, strict=True)):
-        start = sum(widths[:i])
-        if few and 0 < weight.numel() <= weight.shape[0] * SMALL:
-            share = (widths[i - 1], sum(widths[: i - 1])) if i else (tokens.shape[-1], 0)
-            shift = bias if i == 0 else None
-            convolve_project(None if i else tokens, weight, mix, shift, out, lattice, share, start)
-            kept.append(tokens.new_empty(0))
-            continue
-        entered = _entering(tokens, weight, out, i, widths, lattice)
-        project(entered.flatten(0, 1), mix, bias if i == 0 else None, out.flatten(0, 1), full, start)
+        entered = _entering(tokens, weight, out, i, widths, (height, width, prefix))
+        project(entered.flatten(0, 1), mix, bias if i == 0 else None, out.flatten(0, 1), full, sum(widths[:i]))
         kept.append(entered if keep and weight.numel() else tokens.new_empty(0))
     return [out, *kept]
 

@@ -19,7 +19,7 @@ from glocal.kernels.activate_triton import activate, slope
 
 SUMMED = 256  # patches that a program sums
 SUMMED_ROWS, STAGES = 16, 4  # patches at a time, and how many such loads are under way
-ROWS, LANES, WARPS = 32, 64, 4
+ROWS, WIDE, LANES, WARPS = 32, 128, 64, 4  # tokens and channels that a program writes; channels that it sums
 
 
 class Line(NamedTuple):
@@ -44,7 +44,7 @@ def _moments(
     SUMMED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sum the patches, or their activated line, and the squares."""
-    image, c = tl.program_id(0).to(tl.int64), tl.program_id(2) * LANES + tl.arange(0, LANES)
+    image, c = tl.program_id(2).to(tl.int64), tl.program_id(0) * LANES + tl.arange(0, LANES)
     fits = c < DIM
     here = x + (image * (count + PREFIX) + PREFIX) * DIM + c[None, :]
     total = tl.zeros((ROWS, LANES), dtype=tl.float32)
@@ -71,7 +71,7 @@ def _gate(
     ACT: tl.constexpr, PREFIX: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Write the activated line times the image's factor; zero for prefix tokens."""
-    image, c = tl.program_id(0).to(tl.int64), tl.program_id(2) * LANES + tl.arange(0, LANES)
+    image, c = tl.program_id(2).to(tl.int64), tl.program_id(0) * LANES + tl.arange(0, LANES)
     fits = c < DIM
     n = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     at = ((image * (count + PREFIX) + n) * DIM)[:, None] + c[None, :]
@@ -92,7 +92,7 @@ def _gate_sums(
 
     With u the line, y its activation, a the slope there and h the normalised x: grad y, grad a, a, grad a h, a h.
     """
-    image, c = tl.program_id(0).to(tl.int64), tl.program_id(2) * LANES + tl.arange(0, LANES)
+    image, c = tl.program_id(2).to(tl.int64), tl.program_id(0) * LANES + tl.arange(0, LANES)
     fits = c < DIM
     s, t = channels(scale, c, fits), channels(shift, c, fits)
     m, r = channels(mean, c, fits), channels(rate, c, fits)
@@ -131,7 +131,7 @@ def _through(
 
     With GATE, the gradient first passes the gate, which multiplies by `factor` and adds `more`, and the activation.
     """
-    image, c = tl.program_id(0).to(tl.int64), tl.program_id(2) * LANES + tl.arange(0, LANES)
+    image, c = tl.program_id(2).to(tl.int64), tl.program_id(0) * LANES + tl.arange(0, LANES)
     fits = c < DIM
     n = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     at = ((image * (count + PREFIX) + n) * DIM)[:, None] + c[None, :]
@@ -151,7 +151,7 @@ def moments(x: Tensor, prefix: int, line: Line | None = None, act: int = 0) -> T
     images, count, dim, shares, lanes = _sizes(x, prefix)
     out = torch.empty(images, shares, 2, dim, dtype=torch.float32, device=x.device)
     scale, shift = (out, out) if line is None else (line.scale, line.shift)
-    wrap_triton(_moments)[(images, shares, triton.cdiv(dim, lanes))](
+    wrap_triton(_moments)[(triton.cdiv(dim, lanes), shares, images)](
         x, scale, shift, out, count, ACT=act, LINE=line is not None, PREFIX=prefix, DIM=dim,
         SUMMED=SUMMED, ROWS=SUMMED_ROWS, LANES=lanes, STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
@@ -160,9 +160,9 @@ def moments(x: Tensor, prefix: int, line: Line | None = None, act: int = 0) -> T
 
 def gate(x: Tensor, prefix: int, line: Line, act: int, factor: Tensor) -> Tensor:
     """Give the activated line times a factor for each image and channel; zero for prefix tokens."""
-    images, count, dim, _, lanes = _sizes(x, prefix)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    wrap_triton(_gate)[(images, triton.cdiv(count + prefix, ROWS), triton.cdiv(dim, lanes))](
+    images, count, dim, *_ = _sizes(x, prefix)
+    out, lanes = torch.empty(x.shape, dtype=x.dtype, device=x.device), _lanes(dim, WIDE)
+    wrap_triton(_gate)[(triton.cdiv(dim, lanes), triton.cdiv(count + prefix, ROWS), images)](
         x, line.scale, line.shift, factor, out, count,
         ACT=act, PREFIX=prefix, DIM=dim, ROWS=ROWS, LANES=lanes, num_warps=WARPS,
     )  # fmt: skip
@@ -173,7 +173,7 @@ def gate_sums(grad: Tensor, x: Tensor, prefix: int, line: Line, act: int) -> Ten
     """Sum over the patches of each image the five products of `_gate_sums`: (B, 5, C)."""
     images, count, dim, shares, lanes = _sizes(x, prefix)
     out = torch.empty(images, shares, 5, dim, dtype=torch.float32, device=x.device)
-    wrap_triton(_gate_sums)[(images, shares, triton.cdiv(dim, lanes))](
+    wrap_triton(_gate_sums)[(triton.cdiv(dim, lanes), shares, images)](
         grad, x, line.scale, line.shift, line.mean, line.rate, out, count,
         ACT=act, PREFIX=prefix, DIM=dim, SUMMED=SUMMED, ROWS=SUMMED_ROWS, LANES=lanes, STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
@@ -194,13 +194,13 @@ def through(
 
     `sums` are those of the gradient behind the norm, and of it times the normalised x; `gate` is (factor, more).
     """
-    images, count, dim, _, lanes = _sizes(x, prefix)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    images, count, dim, *_ = _sizes(x, prefix)
+    out, lanes = torch.empty(x.shape, dtype=x.dtype, device=x.device), _lanes(dim, WIDE)
     plain, turned = (each / (images * count) for each in sums)
     lean = -line.scale * turned * line.rate
     base = -line.scale * plain - lean * line.mean
     factor, more = (lean, lean) if gate is None else gate
-    wrap_triton(_through)[(images, triton.cdiv(count + prefix, ROWS), triton.cdiv(dim, lanes))](
+    wrap_triton(_through)[(triton.cdiv(dim, lanes), triton.cdiv(count + prefix, ROWS), images)](
         grad, x, line.scale, line.shift, lean, base, factor, more, out, count,
         ACT=act, GATE=gate is not None, PREFIX=prefix, DIM=dim, ROWS=ROWS, LANES=lanes, num_warps=WARPS,
     )  # fmt: skip
@@ -211,4 +211,8 @@ def _sizes(x: Tensor, prefix: int) -> tuple[int, int, int, int, int]:
     """Give images, patches, channels, programs that share an image's patches, and the channels of a program."""
     images, tokens, dim = x.shape
     count = tokens - prefix
-    return images, count, dim, triton.cdiv(count, SUMMED), min(LANES, max(16, triton.next_power_of_2(dim)))
+    return images, count, dim, triton.cdiv(count, SUMMED), _lanes(dim, LANES)
+
+
+def _lanes(dim: int, most: int) -> int:
+    return most if dim % most == 0 else min(LANES, max(16, triton.next_power_of_2(dim)))

@@ -28,7 +28,7 @@ def _tap_gradient(
     STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Walk strips of columns: an input column meets the SIDE gradients that it helped to make, leftmost first."""
-    c = tl.program_id(1) * LANES + tl.arange(0, LANES)
+    c = tl.program_id(0) * LANES + tl.arange(0, LANES)
     fits = c < DIM
     half: tl.constexpr = SIDE // 2
     strips: tl.constexpr = (WIDTH + STRIP - 1) // STRIP
@@ -38,7 +38,7 @@ def _tap_gradient(
     total = ()
     for _ in tl.static_range(SIDE * SIDE):
         total = total + (zero,)
-    for block in range(tl.program_id(0), tl.cdiv(lines, LINES) * strips, tl.num_programs(0)):
+    for block in range(tl.program_id(1), tl.cdiv(lines, LINES) * strips, tl.num_programs(1)):
         line = (block // strips) * LINES + tl.arange(0, LINES)
         left = (block % strips) * STRIP + line * 0  # a block, for masks
         image, y = (line // HEIGHT).to(tl.int64), line % HEIGHT
@@ -76,7 +76,7 @@ def _tap_gradient(
                         fuller = fuller + (total[dy * SIDE + step] + value * window[SIDE - 1 - step],)
                 total = fuller
     for tap in tl.static_range(SIDE * SIDE):
-        goal = out + (tl.program_id(0) * SIDE * SIDE + tap) * DIM + c
+        goal = out + (tl.program_id(1) * SIDE * SIDE + tap) * DIM + c
         tl.store(goal, tl.sum(total[tap], axis=0), mask=fits)
 
 
@@ -104,7 +104,7 @@ def tap_gradient(
     x_token, x_part, x_start = x.strides()
     grad_token, grad_part, grad_start = grad.strides()
     scale, shift = (partial, partial) if line is None else (line.scale, line.shift)
-    wrap_triton(_tap_gradient)[(lots, triton.cdiv(dim, lanes))](
+    wrap_triton(_tap_gradient)[(triton.cdiv(dim, lanes), lots)](
         x.rows, grad.rows, partial, scale, shift, images * height, x.rows.stride(0), grad.rows.stride(0),
         HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,
         GRAD_TOKEN=grad_token, GRAD_PART=grad_part, GRAD_START=grad_start,

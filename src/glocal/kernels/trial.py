@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from glocal.lattice import Lattice
 
 Family = Literal["tokens", "batch", "deform"]
-ALLOWED = 0.02  # of the norm; bfloat16 keeps eight bits
+# Of the norm; bfloat16 keeps eight bits. What a norm's bias changes, the next norm takes back: that gradient is small.
+ALLOWED = {"tokens": 0.02, "batch": 0.06, "deform": 0.02}
 _SIZES = (2, 256)  # images: little work and much of it are laid out in other ways
 
 
@@ -35,7 +36,7 @@ def _passes(family: Family, kind: torch.dtype, device: str, index: int | None) -
     try:
         with torch.cuda.device(place) if device == "cuda" else nullcontext():
             errors = [each for images in _SIZES for _, each in deviations(family, place, kind, images=images)]
-        wrong = [each for each in errors if not each <= ALLOWED]  # nan is not <= either
+        wrong = [each for each in errors if not each <= ALLOWED[family]]  # nan is not <= either
         reason = f"their numbers are {max(wrong):.1%} off" if wrong else ""
     except torch.OutOfMemoryError:
         raise
@@ -106,8 +107,8 @@ def _tokens(make: Callable[..., Tensor], images: int, dim: int, side: int) -> It
 
 
 def _batch(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:
-    from glocal.kernels.batch_hidden import batch_hidden_reference
-    from glocal.kernels.batch_hidden_triton import batch_hidden_tokens
+    from glocal.kernels.batch_hidden import batch_hidden_reference, batch_norm_reference
+    from glocal.kernels.batch_hidden_triton import batch_hidden_tokens, batch_tokens
 
     lattice, eps = Lattice(side, side, prefix=1), [1e-5, 1e-5]
     sizes = (lattice.height, lattice.width, lattice.prefix)
@@ -122,6 +123,12 @@ def _batch(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Ite
 
     tokens, taps = make(images, len(lattice), dim), make(dim, 1, 3, 3)
     yield "normalised hidden tokens", fast, plain, [tokens, taps, *norms, *squeeze]
+    yield (
+        "normalised tokens",
+        lambda x, *norm: batch_tokens(x, list(norm), eps[0], lattice.prefix)[0],
+        lambda x, *norm: batch_norm_reference(x, norm, eps[0], lattice),
+        [tokens, *norms[:2]],
+    )
 
 
 def _deform(make: Callable[..., Tensor], images: int, dim: int, side: int) -> Iterator[Case]:

@@ -160,7 +160,7 @@ def _inference(model: nn.Module, images: Tensor, setting: Setting, kind: torch.d
 def _step(model: nn.Module, images: Tensor, setting: Setting, kind: torch.dtype) -> Callable[[], object]:
     """One training step: forward, backward and AdamW, under autocast where the type is a half one."""
     model = model.train()
-    run = compile_training(model, dynamic=False) if setting.mode == "compiled" else model
+    run = compile_training(model, graphs=setting.graphs, dynamic=False) if setting.mode == "compiled" else model
     optimizer = torch.optim.AdamW(model.parameters(), fused=setting.device != "cpu")
     labels = torch.zeros(setting.batch, dtype=torch.long, device=setting.device)
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from glocal.errors import GlocalError
-from glocal.kernels.batch_hidden import batch_hidden, batch_hidden_takes
+from glocal.kernels.batch_hidden import batch_hidden, batch_hidden_takes, batch_norm
 from glocal.kernels.depthwise import depthwise, lay_taps
 from glocal.kernels.dispatch import bare, pays
 from glocal.kernels.hidden import hidden, hidden_takes
@@ -100,7 +100,7 @@ class LocalFeedForward(nn.Module):
         gate = cast("Any", self.gate)
         # Any other activation or gate inside SE would need a slope of its own.
         known = gate is None or (_is_plain_se(gate) and type(gate.act) is nn.ReLU and type(gate.gate) is nn.Hardsigmoid)
-        norms, acts = (self.norm1, self.norm2), (self.act1, self.act2)
+        norms, acts = (self.norm1, self.norm2, self.norm3), (self.act1, self.act2)
         return known and batch_hidden_takes(tokens, self.dw, norms, acts) and bare(*self.modules())
 
     def _batch_fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
@@ -111,8 +111,7 @@ class LocalFeedForward(nn.Module):
                 squeeze += [conv.weight.flatten(1), cast("Tensor", conv.bias)]
         x = _rows(self.fc1, tokens)  # prefix tokens too: it spares a copy
         x = batch_hidden(x, (self.norm1, self.norm2), self.dw, self.act1, squeeze, lattice)
-        aux, x = lattice.split(_rows(self.fc2, x))
-        return lattice.join(torch.zeros_like(aux), self.norm3(x))
+        return batch_norm(_rows(self.fc2, x), self.norm3, lattice)
 
     def fold(self) -> None:
         """Merge each BatchNorm into the convolution before it, and lay its taps as the kernel reads them."""
