@@ -2,7 +2,7 @@
 
 python benchmarks/probe.py check
 python benchmarks/probe.py time          # every kernel of DeiT-T, 224 pixels, batch 256, bf16
-python benchmarks/probe.py sweep         # their knobs, to choose by
+python benchmarks/probe.py sweep         # their knobs, to choose by; "sweep back taps" those alone
 
 Times are the profiler's: what the GPU spends in each kernel, not what it takes to launch it from Python.
 """
@@ -29,6 +29,7 @@ from glocal.kernels import (
     multi_scale_triton,
     project_triton,
     rows_triton,
+    taps_triton,
 )
 from glocal.kernels.batch_hidden import batch_hidden_reference
 from glocal.kernels.batch_hidden_triton import batch_hidden_tokens
@@ -50,7 +51,7 @@ def main() -> None:
         ceilings()
         times(256)
     if "sweep" in sys.argv:
-        sweep(256)
+        sweep(256, sys.argv[sys.argv.index("sweep") + 1 :])
 
 
 def ceilings() -> None:
@@ -209,41 +210,76 @@ def report(name: str, f: Callable[[], Tensor], leaves: Leaves) -> None:
     print(line, flush=True)
 
 
-def sweep(images: int) -> None:
+def sweep(images: int, chosen: list[str]) -> None:
     """Time the kernels' knobs, one kernel at a time."""
     kind, lattice = torch.bfloat16, (14, 14, 1)
     make = lambda *shape: torch.randn(shape, device="cuda").to(kind)  # noqa: E731
-    x, out, mix = make(images * 197, DIM), make(images * 197, 3 * DIM), make(DIM, DIM)
-    held = ("HELD_TILE", "HELD_WARPS", "HELD_AHEAD")
-    project = lambda: project_triton.project(x, mix, None, out, DIM, 64)  # noqa: E731
-    knobs(project_triton, held, [(64, 4, 3), (64, 4, 4), (64, 8, 3), (64, 8, 4), (32, 4, 4), (128, 8, 3)], project)
-    project_triton.HELD = 0
-    tiled = [(64, 8, 2), (64, 8, 3), (64, 4, 2), (128, 8, 2), (128, 8, 3)]
-    knobs(project_triton, ("TILE", "WARPS", "STAGES"), tiled, project)
+    full = lambda *shape: torch.randn(shape, device="cuda")  # noqa: E731
     Place = convolve_triton.Place
-    for dim, side in ((DIM, 3), (DIM, 5), (HIDDEN, 3)):
-        y, to, taps = make(images, 197, dim), make(images, 197, dim), make(dim, 1, side, side)
-        work = "WORK" if side > 3 else "WORK_SMALL"
-        values = list(itertools.product((1, 2, 4, 6), (7, 14), (256,) if side > 3 else (512, 256)))
-        f = lambda: convolve_triton.convolve(Place(y), taps, Place(to), lattice, (dim, 1))  # noqa: E731
-        print(f"{side}x{side} over {dim}")
-        knobs(convolve_triton, ("AHEAD", "STRIP", work), values, f)
-    h, norms = make(images, 197, HIDDEN), [torch.randn(HIDDEN, device="cuda") for _ in range(4)]
-    line = rows_triton.Line(*norms)
-    sums = lambda: rows_triton.gate_sums(h, h, 1, line, 1)  # noqa: E731
-    knobs(rows_triton, ("SUMMED_ROWS", "STAGES"), [(16, 4), (16, 2), (32, 2), (32, 4), (16, 6)], sums)
-    factor = torch.randn(images, HIDDEN, device="cuda")
-    slope = lambda: rows_triton.through(h, h, 1, line, (norms[0], norms[1]), act=1, gate=(factor, factor))  # noqa: E731
-    knobs(
-        rows_triton,
-        ("ROWS", "LANES", "WARPS"),
-        [(32, 64, 4), (16, 64, 4), (64, 64, 4), (16, 128, 4), (32, 128, 4)],
-        slope,
-    )
-    z = make(images, 197, DIM)
-    knobs(
-        mean_triton, ("ROWS", "AHEAD"), [(32, 4), (16, 4), (16, 8), (64, 3), (32, 6)], lambda: mean_triton.run_mean(z)
-    )
+    h, line = make(images, 197, HIDDEN), rows_triton.Line(*(full(HIDDEN) for _ in range(4)))
+
+    def project() -> None:
+        x, out, mix = make(images * 197, DIM), make(images * 197, 3 * DIM), make(DIM, DIM)
+        values = [(64, 4, 2), (64, 8, 2), (64, 8, 3), (128, 8, 2), (128, 8, 3)]
+        f = lambda: project_triton.project(x, mix, None, out, DIM, 64)  # noqa: E731
+        knobs(project_triton, ("TILE", "WARPS", "STAGES"), values, f)
+
+    def convolve() -> None:
+        for dim, side in ((DIM, 3), (DIM, 5), (HIDDEN, 3)):
+            y, to, taps = make(images, 197, dim), make(images, 197, dim), make(dim, 1, side, side)
+            work = "WORK" if side > 3 else "WORK_SMALL"
+            values = list(itertools.product((1, 2, 4, 6), (7, 14), (256,) if side > 3 else (512, 256)))
+            f = lambda: convolve_triton.convolve(Place(y), taps, Place(to), lattice, (dim, 1))  # noqa: E731
+            print(f"{side}x{side} over {dim}")
+            knobs(convolve_triton, ("AHEAD", "STRIP", work), values, f)
+
+    def back() -> None:
+        x, y, to = make(images, 197, 3 * DIM), make(images, 197, DIM), make(images, 197, DIM)
+        for side in (3, 5):
+            taps, add = make(DIM, 1, side, side), Place(x, DIM, 64)
+            f = lambda: convolve_triton.convolve(Place(y), taps, Place(to), lattice, (64, 3), flip=True, add=add)  # noqa: E731
+            print(f"{side}x{side}, backward, with its sum")
+            knobs(convolve_triton, ("BESIDE", "AHEAD"), [(1, 6), (3, 6), (6, 6), (3, 3)], f)
+        g, weight = make(images, 197, HIDDEN), make(HIDDEN, 1, 3, 3)
+        f = lambda: convolve_triton.convolve(  # noqa: E731
+            Place(g),
+            weight,
+            Place(torch.empty_like(g)),
+            lattice,
+            (HIDDEN, 1),
+            flip=True,
+            around=(1, 0),
+            line=line,
+            back=h,
+        )
+        print("3x3 over 768, backward")
+        knobs(convolve_triton, ("BESIDE", "AHEAD", "WORK_SMALL"), [(3, 6, 512), (1, 6, 512), (3, 4, 256)], f)
+
+    def taps() -> None:
+        for dim, side, drawn in ((DIM, 3, None), (DIM, 5, None), (HIDDEN, 3, line)):
+            x, grad, weight = make(images, 197, dim), make(images, 197, dim), make(dim, 1, side, side)
+            f = lambda: taps_triton.tap_gradient(  # noqa: E731
+                Place(x), Place(grad), weight, lattice, (dim, 1), line=drawn, before=1 if drawn else 0
+            )
+            print(f"taps {side}x{side} over {dim}")
+            knobs(taps_triton, ("AHEAD", "PROGRAMS"), list(itertools.product((4, 1), (396, 528, 1056))), f)
+
+    def rows() -> None:
+        factor = full(images, HIDDEN)
+        sums = lambda: rows_triton.gate_sums(h, h, 1, line, 1)  # noqa: E731
+        knobs(rows_triton, ("SUMMED_ROWS", "STAGES"), [(16, 4), (16, 2), (32, 2), (32, 4), (16, 6)], sums)
+        slope = lambda: rows_triton.through(h, h, 1, line, line[:2], act=1, gate=(factor, factor))  # noqa: E731
+        values = [(32, 128, 4), (16, 128, 4), (64, 128, 4), (32, 64, 4), (32, 128, 8)]
+        knobs(rows_triton, ("ROWS", "WIDE", "WARPS"), values, slope)
+
+    def mean() -> None:
+        z = make(images, 197, DIM)
+        values = [(32, 4), (16, 4), (16, 8), (64, 3), (32, 6)]
+        knobs(mean_triton, ("ROWS", "AHEAD"), values, lambda: mean_triton.run_mean(z))
+
+    for part in (project, convolve, back, taps, rows, mean):
+        if part.__name__ in chosen or not chosen:
+            part()
 
 
 def knobs(module: ModuleType, names: tuple[str, ...], values: list[tuple[int, ...]], f: Callable[[], object]) -> None:

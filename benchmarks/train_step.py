@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,30 +34,33 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--with", dest="variants", action="append", default=None)
+    parser.add_argument("--mode", choices=("eager", "compiled"), action="append", default=None)
+    parser.add_argument("--go", type=Path, help="compile, then wait for this file before measuring")
     options = parser.parse_args()
     if options.cpu:
         options.batch, options.steps = 16, 3
-    print(f"{'variant':<12} {'mode':<9} {'bare':>9} {'loop':>9} {'loop/bare':>9} {'augmented':>9}   images per second")
+    modes = options.mode or (["eager"] if options.cpu else ["eager", "compiled"])
+    print(f"{'variant':<12} {'mode':<9} {'bare':>9} {'loop':>9} {'loop/bare':>17} {'augmented':>9}   images per second")
     for variant in options.variants or ["", "life", "local-ffn"]:
-        for compiled in (False, True) if not options.cpu else (False,):
-            _row(variant, compiled, options)
+        for mode in modes:
+            _row(variant, mode, options)
 
 
-def _row(variant: str, compiled: bool, options: argparse.Namespace) -> None:
-    recipe = _recipe(variant, compiled, options)
+def _row(variant: str, mode: str, options: argparse.Namespace) -> None:
+    recipe = _recipe(variant, mode == "compiled", options)
     light = replace(recipe, data=replace(recipe.data, augment=PRESETS["none"]), mix=MixSettings(smoothing=0.1))
-    # Turn about, three times: clocks and caches drift, and the best of each is what the machine can do.
-    bare, loop, full = (max(each) for each in zip(*(_round(recipe, light, options) for _ in range(3)), strict=True))
-    name, mode = variant or "host", "compiled" if compiled else "eager"
-    print(f"{name:<12} {mode:<9} {bare:9,.0f} {loop:9,.0f} {loop / bare:9.3f} {full:9,.0f}", flush=True)
-
-
-def _round(recipe: Recipe, light: Recipe, options: argparse.Namespace) -> tuple[float, float, float]:
-    bare = _speed(_bare_step(light, options.cpu), options)
     with tempfile.TemporaryDirectory() as folder:
-        loop = _speed(_loop_step(light, Path(folder)), options)
-        full = _speed(_loop_step(recipe, Path(folder)), options)
-    return bare, loop, full
+        steps = _bare_step(light, options.cpu), *(_loop_step(each, Path(folder)) for each in (light, recipe))
+        for step in steps:
+            _speed(step, options)  # compiles, fills caches
+        while options.go and not options.go.exists():
+            time.sleep(0.2)
+        # Turn about: clocks and caches drift.
+        rounds = [[_speed(step, options) for step in steps] for _ in range(5)]
+    bare, loop, full = (median(each) for each in zip(*rounds, strict=True))
+    ratios = [each[1] / each[0] for each in rounds]
+    told = f"{median(ratios):.3f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+    print(f"{variant or 'host':<12} {mode:<9} {bare:9,.0f} {loop:9,.0f} {told:>17} {full:9,.0f}", flush=True)
 
 
 def _recipe(variant: str, compiled: bool, options: argparse.Namespace) -> Recipe:

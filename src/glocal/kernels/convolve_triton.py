@@ -19,6 +19,7 @@ from glocal.kernels.rows_triton import Line, channels
 
 BUSY = 1024  # programs of four warps that fill a large GPU; with fewer, shorter strips spread the work
 AHEAD = 6  # columns asked for before they are used
+BESIDE = 3  # columns of what is added, likewise
 STRIP = 16  # columns a program walks at most; its code is unrolled
 WORK, WORK_SMALL = 256, 512  # outputs of a column in a program of four warps, and with at most nine taps
 
@@ -68,6 +69,15 @@ def load_column(
 
 
 @triton.jit
+def load_beside(more, left, inside, AT: tl.constexpr, WIDTH: tl.constexpr, TOKEN: tl.constexpr, STRIP: tl.constexpr):
+    """Ask for what stands beside the output column AT of the strip."""
+    mask = inside
+    if WIDTH % STRIP != 0:
+        mask = inside & (left + AT < WIDTH)[:, None]
+    return tl.load(more + AT * TOKEN, mask=mask, other=0.0)
+
+
+@triton.jit
 def _convolve(
     x, taps, bias, add, out, sums, scale, shift, mean, rate, lines, x_batch, add_batch, out_batch,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PREFIX: tl.constexpr,
@@ -78,7 +88,7 @@ def _convolve(
     SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, FLIP: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, POOL: tl.constexpr, LINE: tl.constexpr,
     TOTALS: tl.constexpr, BACK: tl.constexpr, PASS: tl.constexpr,
-    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
+    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr, BESIDE: tl.constexpr,
 ):  # fmt: skip
     """Walk a strip of columns: each column of input is read once and added to the SIDE outputs that it reaches.
 
@@ -119,6 +129,10 @@ def _convolve(
             waiting = waiting + (load_column(here, y, left, real, fits, j - half, HEIGHT, WIDTH, X_TOKEN, SIDE, STRIP),)
         else:
             waiting = waiting + ((),)
+    others = ()
+    if ADD or BACK:
+        for j in tl.static_range(min(BESIDE, STRIP)):
+            others = others + (load_beside(more, left, inside, j, WIDTH, ADD_TOKEN, STRIP),)
     for j in tl.static_range(STRIP + SIDE - 1):
         if j + AHEAD < STRIP + SIDE - 1 and (STRIP < WIDTH or (j + AHEAD >= half and j + AHEAD - half < WIDTH)):
             waiting = waiting + (
@@ -147,7 +161,9 @@ def _convolve(
             if WIDTH % STRIP != 0:
                 mask = inside & (left + (j - SIDE + 1) < WIDTH)[:, None]
             if ADD or BACK:
-                beside = tl.load(more + (j - SIDE + 1) * ADD_TOKEN, mask=mask, other=0.0).to(tl.float32)
+                beside = others[j - SIDE + 1].to(tl.float32)
+                if j - SIDE + 1 + BESIDE < STRIP:
+                    others = others + (load_beside(more, left, inside, j - SIDE + 1 + BESIDE, WIDTH, ADD_TOKEN, STRIP),)
             if ADD:
                 done += beside
             if BACK:
@@ -230,7 +246,7 @@ def convolve(
         SHARE=share, DIM=dim, SIDE=weight.shape[-1], FLIP=flip, BEFORE=around[0], AFTER=around[1],
         BIAS=bias is not None, ADD=add is not None, POOL=sums == "lines", LINE=line is not None and back is None,
         TOTALS=sums == "totals", BACK=back is not None, PASS=line is None, STRIP=strip, LINES=lines, LANES=lanes,
-        AHEAD=AHEAD, num_warps=warps,
+        AHEAD=AHEAD, BESIDE=BESIDE, num_warps=warps,
     )  # fmt: skip
     return found
 

@@ -12,10 +12,26 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from glocal.kernels.activate_triton import activate
-from glocal.kernels.convolve_triton import Place, spread, tiles
+from glocal.kernels.convolve_triton import Place, load_beside, load_column, spread, tiles
 from glocal.kernels.rows_triton import Line, channels
 
-PROGRAMS = 1056  # as many as run at once on a large GPU; each sums a share of the lines
+PROGRAMS = 528  # as many as run at once on a large GPU; each sums a share of the lines
+AHEAD = 4  # columns asked for before they are used
+
+
+@triton.jit
+def load_pair(
+    here, there, y, left, real, fits, inside, AT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    X_TOKEN: tl.constexpr, GRAD_TOKEN: tl.constexpr, SIDE: tl.constexpr, STRIP: tl.constexpr,
+):  # fmt: skip
+    """Ask for a column of gradients, and for the inputs around each line as far right as that column first needs."""
+    half: tl.constexpr = SIDE // 2
+    grads, inputs = (), ()
+    if AT < STRIP:
+        grads = load_beside(there, left, inside, AT, WIDTH, GRAD_TOKEN, STRIP)
+    if STRIP < WIDTH or (half <= AT and AT - half < WIDTH):
+        inputs = load_column(here, y, left, real, fits, AT - half, HEIGHT, WIDTH, X_TOKEN, SIDE, STRIP)
+    return grads, inputs
 
 
 @triton.jit
@@ -25,7 +41,7 @@ def _tap_gradient(
     X_TOKEN: tl.constexpr, X_PART: tl.constexpr, X_START: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_PART: tl.constexpr, GRAD_START: tl.constexpr,
     SHARE: tl.constexpr, DIM: tl.constexpr, SIDE: tl.constexpr, LINE: tl.constexpr, BEFORE: tl.constexpr,
-    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr,
+    STRIP: tl.constexpr, LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Walk strips of columns: an input column meets the SIDE gradients that it helped to make, leftmost first."""
     c = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -50,13 +66,23 @@ def _tap_gradient(
         window = ()
         for _ in tl.static_range(SIDE):
             window = window + (zero,)
+        inside = real[:, None] & fits[None, :]
+        columns = ()
+        for j in tl.static_range(AHEAD):
+            columns = columns + (
+                load_pair(here, there, y, left, real, fits, inside, j, HEIGHT, WIDTH, X_TOKEN, GRAD_TOKEN, SIDE, STRIP),
+            )
         for j in tl.static_range(STRIP + SIDE - 1):
+            if j + AHEAD < STRIP + SIDE - 1:
+                columns = columns + (
+                    load_pair(
+                        here, there, y, left, real, fits, inside, j + AHEAD,
+                        HEIGHT, WIDTH, X_TOKEN, GRAD_TOKEN, SIDE, STRIP,
+                    ),
+                )  # fmt: skip
             arriving = zero
             if j < STRIP:
-                mask = real[:, None] & fits[None, :]
-                if WIDTH % STRIP != 0:
-                    mask = mask & (left + j < WIDTH)[:, None]
-                arriving = tl.load(there + j * GRAD_TOKEN, mask=mask, other=0.0).to(tl.float32)
+                arriving = columns[j][0].to(tl.float32)
             later = ()
             for step in tl.static_range(1, SIDE):
                 later = later + (window[step],)
@@ -64,12 +90,11 @@ def _tap_gradient(
             if STRIP < WIDTH or (j >= half and j - half < WIDTH):
                 fuller = ()
                 for dy in tl.static_range(SIDE):
-                    seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
-                    if STRIP < WIDTH:
-                        seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
-                    where = here + ((dy - half) * WIDTH + (j - half)) * X_TOKEN
-                    value = tl.load(where, mask=seen[:, None] & fits[None, :], other=0.0).to(tl.float32)
+                    value = columns[j][1][dy].to(tl.float32)
                     if LINE:
+                        seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
+                        if STRIP < WIDTH:
+                            seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
                         value = tl.where(seen[:, None] & fits[None, :], activate(value * s + t, BEFORE), 0.0)
                     # Tap t links input column j to output column j - t, whose gradient came t columns ago.
                     for step in tl.static_range(SIDE):
@@ -109,6 +134,6 @@ def tap_gradient(
         HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,
         GRAD_TOKEN=grad_token, GRAD_PART=grad_part, GRAD_START=grad_start,
         SHARE=share, DIM=dim, SIDE=side, LINE=line is not None, BEFORE=before,
-        STRIP=strip, LINES=lines, LANES=lanes, num_warps=warps,
+        STRIP=strip, LINES=lines, LANES=lanes, AHEAD=AHEAD, num_warps=warps,
     )  # fmt: skip
     return partial.sum(0).t().reshape(weight.shape).to(weight.dtype)

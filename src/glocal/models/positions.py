@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from timm.layers import trunc_normal_
 from timm.layers.attention import Attention
 from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from glocal.lattice import Lattice, is_open
 
@@ -62,7 +65,17 @@ class RelativeAttention(Attention):
         self.grid = grid
 
     def forward(self, x: Tensor, feat_size: Grid) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().forward(x, attn_mask=self.bias(feat_size).to(x.dtype))
+        # In rows without gaps: fused attention takes no other mask.
+        bias = self.bias(feat_size).to(x.dtype).contiguous()
+        with _learns_bias(x):
+            return super().forward(x, attn_mask=bias)
+
+
+def _learns_bias(x: Tensor) -> AbstractContextManager[object]:
+    """Choose attention that hands a gradient to its mask; cuDNN's, a large GPU's first choice, need not."""
+    if not x.is_cuda:
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def sinusoid(count: int, dim: int) -> Tensor:
