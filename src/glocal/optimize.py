@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -32,13 +33,11 @@ def compile_training(model: nn.Module, *, graphs: bool = False, dynamic: bool | 
     must keep their size then, and gradients be used up (`zero_grad()`) before the next pass.
     """
 
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        return _training(graph, inputs, graphs)
-
+    backend = partial(_training, graphs=graphs)  # no closure: compiled models are pickled
     return cast("nn.Module", torch.compile(model, dynamic=dynamic, backend=backend))
 
 
-def _training(graph: torch.fx.GraphModule, inputs: list[Any], graphs: bool) -> Any:
+def _training(graph: torch.fx.GraphModule, inputs: list[Any], *, graphs: bool) -> Any:
     """Let inductor compile a graph; forward and backward pass are traced in here, and attention's kind chosen."""
     from torch._inductor.compile_fx import compile_fx
 

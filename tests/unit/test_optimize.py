@@ -31,22 +31,26 @@ def test_the_optimised_copy_gives_the_same_numbers() -> None:
         torch.testing.assert_close(glocal.optimize(plain)(images), plain(images), rtol=1e-4, atol=1e-5)
 
 
-def test_training_is_traced_without_cudnns_attention_which_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+def test_training_is_traced_without_cudnns_attention_which_is_put_back(
+    monkeypatch: pytest.MonkeyPatch, graphs: bool
+) -> None:
     seen = []
 
     def compile_fx(graph: torch.fx.GraphModule, inputs: list, config_patches: dict) -> object:
-        seen.append((torch.backends.cuda.cudnn_sdp_enabled(), config_patches["layout_optimization"]))
+        seen.append((torch.backends.cuda.cudnn_sdp_enabled(), *config_patches.values()))
+        assert list(config_patches) == ["layout_optimization", "triton.cudagraphs"]
         if len(seen) == 3:
             raise RuntimeError("cannot")
         return graph.forward
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
-    run = compile_training(nn.Linear(3, 2))
+    run = compile_training(nn.Linear(3, 2), graphs=graphs)
     again = pickle.loads(pickle.dumps(copy.deepcopy(run)))
     first = run(torch.ones(1, 3))
     torch.compiler.reset()  # or the copy finds what the first has compiled
     assert torch.equal(again(torch.ones(1, 3)), first)
-    assert seen == [(False, False)] * 2
+    assert seen == [(False, False, graphs)] * 2
     torch.compiler.reset()
     with pytest.raises(Exception, match="cannot"):
         compile_training(nn.Linear(3, 2))(torch.ones(1, 3))
