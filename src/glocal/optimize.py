@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -32,9 +31,16 @@ def compile_training(model: nn.Module, *, graphs: bool = False, dynamic: bool | 
     `graphs` replays forward and backward pass as CUDA graphs: faster where launching takes longer than working. Batches
     must keep their size then, and gradients be used up (`zero_grad()`) before the next pass.
     """
+    # Functions of this module: a compiled model can be pickled then, and models share what was compiled.
+    return cast("nn.Module", torch.compile(model, dynamic=dynamic, backend=_replayed if graphs else _launched))
 
-    backend = partial(_training, graphs=graphs)  # no closure: compiled models are pickled
-    return cast("nn.Module", torch.compile(model, dynamic=dynamic, backend=backend))
+
+def _launched(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    return _training(graph, inputs, graphs=False)
+
+
+def _replayed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    return _training(graph, inputs, graphs=True)
 
 
 def _training(graph: torch.fx.GraphModule, inputs: list[Any], *, graphs: bool) -> Any:

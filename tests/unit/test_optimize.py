@@ -57,6 +57,17 @@ def test_training_is_traced_without_cudnns_attention_which_is_put_back(
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
+def test_equal_models_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: seen.append(graph) or graph.forward
+    )
+    torch.compiler.reset()
+    for _ in range(12):  # more than the number after which torch.compile gives up
+        compile_training(nn.Linear(3, 2))(torch.ones(1, 3))
+    assert len(seen) == 1
+
+
 def test_compiled_training_has_the_gradients_of_eager_training() -> None:
     plain, images = model().train(), torch.randn(4, 3, 32, 32)
     found = []
