@@ -67,15 +67,24 @@ class RelativeAttention(Attention):
     def forward(self, x: Tensor, feat_size: Grid) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         # In rows without gaps: fused attention takes no other mask.
         bias = self.bias(feat_size).to(x.dtype).contiguous()
-        with _learns_bias(x):
+        with _learning(bias):
             return super().forward(x, attn_mask=bias)
 
 
-def _learns_bias(x: Tensor) -> AbstractContextManager[object]:
-    """Choose attention that hands a gradient to its mask; cuDNN's, a large GPU's first choice, need not."""
-    if not x.is_cuda:
+def _learning(mask: Tensor) -> AbstractContextManager[object]:
+    """Keep cuDNN's attention, a large GPU's first choice, from a mask that learns: it hands no gradient to one.
+
+    The choice is the whole process's, so it is left alone where nothing learns and where cuDNN's is not asked anyway.
+    """
+    learns = mask.is_cuda and torch.is_grad_enabled() and mask.requires_grad
+    if not learns or not _cudnn_is_asked():
         return nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+@torch.compiler.assume_constant_result  # a graph cannot ask
+def _cudnn_is_asked() -> bool:
+    return torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def sinusoid(count: int, dim: int) -> Tensor:

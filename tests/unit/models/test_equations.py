@@ -6,10 +6,12 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from glocal.lattice import Lattice
 from glocal.models.lit import GatherMerge
-from glocal.models.positions import RelativeAttention, resize_bias, resize_positions, sinusoid
+from glocal.models.positions import RelativeAttention, _learning, resize_bias, resize_positions, sinusoid
 from glocal.models.stage import Block, ConvMerge
 from glocal.models.tokens_to_token import PerformerAttention, TokenAttention, TokenStep, TokensToToken, soft_split
 from tests.unit.models.tiny import EXTRA, build
@@ -234,3 +236,18 @@ def test_half_blocks_are_the_halves_of_a_block() -> None:
         assert close(last(x), x + getattr(last, half)(layer_norm(norm, x)))
         assert len(model.blocks) == 3
         assert model(draw(1, 3, 32, 32)).shape == (1, 5)
+
+
+def test_only_a_mask_that_learns_on_a_gpu_keeps_cudnns_attention_away() -> None:
+    asked = torch.backends.cuda.cudnn_sdp_enabled
+    with FakeTensorMode():
+        there, here = torch.empty(2, device="cuda", requires_grad=True), torch.empty(2, requires_grad=True)
+        with _learning(there):
+            assert not asked()
+        with _learning(here):
+            assert asked()
+        with torch.no_grad(), _learning(there):
+            assert asked()
+        with sdpa_kernel(SDPBackend.MATH), _learning(there):  # somebody chose already
+            assert not torch.backends.cuda.mem_efficient_sdp_enabled()
+    assert asked()
