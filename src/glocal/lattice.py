@@ -22,10 +22,11 @@ class Lattice:
     def __len__(self) -> int:
         return self.prefix + self.height * self.width
 
-    def check(self, tokens: Tensor) -> None:
-        """Raise when the tokens do not fill the lattice."""
+    def check(self, tokens: Tensor, *, traced: bool = False) -> None:
+        """Raise when the tokens do not fill the lattice; inside a graph only where that must be `traced`."""
         # Inside a traced graph the sizes are symbols: comparing them would pin the graph to one size.
-        if not torch.compiler.is_compiling() and tokens.shape[1] != self.prefix + self.height * self.width:
+        asked = traced or not torch.compiler.is_compiling()
+        if asked and tokens.shape[1] != self.prefix + self.height * self.width:
             raise LatticeError(
                 f"{tokens.shape[1]} tokens do not fill a {self.height}x{self.width} lattice with {self.prefix} "
                 f"prefix tokens ({len(self)}). Patch dropout leaves holes; set patch_drop_rate=0."

@@ -225,10 +225,22 @@ def test_normalised_hidden_tokens_equal_the_plain_form(
     def plain(x: Tensor, taps: Tensor, *rest: Tensor) -> Tensor:
         return batch_hidden_reference(x, rest[:2], taps, rest[2:4], eps, rest[4:], kinds[act], lattice)
 
-    before, rows_triton.SUMMED = rows_triton.SUMMED, summed
-    with laid_out(layout):
+    with laid_out(layout), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_triton, "SUMMED", summed)
         agree(fast, plain, [tokens, taps, *norms, *squeeze])
-    rows_triton.SUMMED = before
+
+
+@pytest.mark.parametrize("act", [1, 2, 3])
+def test_what_is_not_a_number_stays_so(act: int) -> None:
+    from glocal.kernels.hidden_triton import hidden_tokens
+
+    tokens = torch.ones(1, 4, 16, device=DEVICE)
+    tokens[0, 1, 3] = float("nan")
+    taps = torch.zeros(16, 1, 3, 3, device=DEVICE)
+    taps[:, :, 1, 1] = 1
+    out, _ = hidden_tokens(tokens, taps, None, 2, 2, 0, act, act, False)
+    assert out[0].isnan().all(0).nonzero().tolist() == [[3]]  # its neighbours too: nothing times it is not a number
+    assert out[0].isfinite().all(0).sum() == 15
 
 
 @few

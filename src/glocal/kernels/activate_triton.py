@@ -13,7 +13,7 @@ def activate(x, KIND: tl.constexpr):
     if KIND == 1:
         x = x * tl.minimum(tl.maximum(x * (1.0 / 6.0) + 0.5, 0.0), 1.0)
     elif KIND == 2:
-        x = tl.minimum(tl.maximum(x, 0.0), 6.0)
+        x = tl.where(x != x, x, tl.minimum(tl.maximum(x, 0.0), 6.0))  # what is not a number stays so
     elif KIND == 3:
         x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     return x

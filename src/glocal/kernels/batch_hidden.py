@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glocal.kernels.depthwise import WIDEST
-from glocal.kernels.dispatch import pays, there, working_type
+from glocal.kernels.dispatch import GRID, pays, there, working_type
 from glocal.kernels.hidden import number
 from glocal.lattice import Lattice
 
@@ -19,7 +19,8 @@ def batch_hidden_takes(tokens: Tensor, conv: nn.Conv2d, norms: Sequence[nn.Modul
     kinds = {number(act) for act in acts}
     plain = all(type(norm) is nn.BatchNorm2d and norm.training and norm.affine for norm in norms)
     known = plain and len(kinds) == 1 and None not in kinds and conv.bias is None
-    return known and conv.kernel_size[0] <= WIDEST and pays(tokens, "batch")
+    small = conv.kernel_size[0] <= WIDEST and tokens.shape[0] <= GRID
+    return known and small and pays(tokens, "batch")
 
 
 def batch_hidden(
@@ -37,6 +38,7 @@ def batch_hidden(
     """
     from glocal.kernels.batch_hidden_triton import batch_hidden_tokens
 
+    lattice.check(tokens, traced=True)  # a kernel finds its way by the lattice alone
     tokens = tokens.to(working_type(tokens)).contiguous()
     first, second = ([norm.weight, norm.bias] for norm in norms)
     eps, kind = [norm.eps for norm in norms], number(act) or 0
@@ -55,6 +57,7 @@ def batch_norm(tokens: Tensor, norm: nn.BatchNorm2d, lattice: Lattice) -> Tensor
     """Normalise the patches of (B, N, C) over the batch; prefix tokens become zero, the running statistics move."""
     from glocal.kernels.batch_hidden_triton import batch_tokens
 
+    lattice.check(tokens, traced=True)
     tokens = tokens.contiguous()
     with there(tokens):
         out, mean, var = batch_tokens(tokens, [norm.weight, norm.bias], norm.eps, lattice.prefix)
@@ -93,9 +96,11 @@ def batch_hidden_reference(
 @torch.no_grad()
 def _follow(norm: nn.BatchNorm2d, mean: Tensor, var: Tensor, count: int) -> None:
     """Move a norm's running statistics towards those of a batch, as the norm itself would."""
-    if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
+    if not norm.track_running_stats or norm.running_mean is None or norm.running_var is None:
         return
-    norm.num_batches_tracked.add_(1)
-    step = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
+    step = norm.momentum or 0.0
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        step = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
     norm.running_mean.copy_(norm.running_mean + step * (mean - norm.running_mean))
     norm.running_var.copy_(norm.running_var + step * (var * (count / max(count - 1, 1)) - norm.running_var))

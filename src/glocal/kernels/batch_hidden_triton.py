@@ -154,6 +154,7 @@ def _squeeze_back(
 
 
 def _keep(ctx, inputs, output) -> None:
+    ctx.set_materialize_grads(False)  # nobody asks what the kept results are worth
     tokens, first, taps, second, eps, squeeze, *rest = inputs
     ctx.eps, ctx.rest = eps, rest
     ctx.save_for_backward(tokens, *output[1:], *first, taps, *second, *squeeze)
@@ -169,6 +170,7 @@ def _back(ctx, grads: list[Tensor]):
 
 
 def _keep_tokens(ctx, inputs, output) -> None:
+    ctx.set_materialize_grads(False)  # nobody asks what the kept results are worth
     tokens, norm, *ctx.rest = inputs
     ctx.save_for_backward(tokens, *output[1:], *norm)
 

@@ -53,6 +53,15 @@ def load_taps(taps, c, fits, STEP: tl.constexpr, CHANNEL: tl.constexpr, COUNT: t
 
 
 @triton.jit
+def on_map(y, left, real, dy, AT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIP: tl.constexpr):
+    """Tell where the map has a token dy lines below each line, in the column AT steps right of the strip."""
+    seen = real & (y + dy >= 0) & (y + dy < HEIGHT)
+    if STRIP < WIDTH:
+        seen = seen & (left + AT >= 0) & (left + AT < WIDTH)
+    return seen
+
+
+@triton.jit
 def load_column(
     here, y, left, real, fits, AT: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TOKEN: tl.constexpr, SIDE: tl.constexpr, STRIP: tl.constexpr,
@@ -60,9 +69,7 @@ def load_column(
     """Ask for the SIDE tokens around each line in the column AT steps right of the strip; zero outside the map."""
     found = ()
     for dy in tl.static_range(SIDE):
-        seen = real & (y + (dy - SIDE // 2) >= 0) & (y + (dy - SIDE // 2) < HEIGHT)
-        if STRIP < WIDTH:
-            seen = seen & (left + AT >= 0) & (left + AT < WIDTH)
+        seen = on_map(y, left, real, dy - SIDE // 2, AT, HEIGHT, WIDTH, STRIP)
         where = here + ((dy - SIDE // 2) * WIDTH + AT) * TOKEN
         found = found + (tl.load(where, mask=seen[:, None] & fits[None, :], other=0.0),)
     return found
@@ -99,9 +106,12 @@ def _convolve(
     the output is multiplied by the activation's slope at the scaled and shifted `add`, and summed, as it is and times
     the normalised `add`.
     """
-    line = tl.program_id(1) * LINES + tl.arange(0, LINES)
-    c = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    left = tl.program_id(2) * STRIP + line * 0  # a block, for masks
+    # One axis for channels and lines: it alone may be longer than 65,535. Channels of the same lines go together.
+    parts: tl.constexpr = (DIM + LANES - 1) // LANES
+    block, strip = tl.program_id(0) // parts, tl.program_id(1)
+    line = block * LINES + tl.arange(0, LINES)
+    c = (tl.program_id(0) % parts) * LANES + tl.arange(0, LANES)
+    left = strip * STRIP + line * 0  # a block, for masks
     half: tl.constexpr = SIDE // 2
     image, y = (line // HEIGHT).to(tl.int64), line % HEIGHT
     real, fits = line < lines, c < DIM
@@ -145,9 +155,7 @@ def _convolve(
                 value = waiting[j][dy].to(tl.float32)
                 if LINE:  # nothing is outside the map, but the line of nothing is something
                     value = activate(value * s + t, BEFORE)
-                    seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
-                    if STRIP < WIDTH:
-                        seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
+                    seen = on_map(y, left, real, dy - half, j - half, HEIGHT, WIDTH, STRIP)
                     value = tl.where(seen[:, None] & fits[None, :], value, 0.0)
                 elif not BACK:
                     value = activate(value, BEFORE)
@@ -189,10 +197,10 @@ def _convolve(
                 done += tl.load(more - back * ADD_TOKEN, mask=mask, other=0.0).to(tl.float32)
             tl.store(goal - back * OUT_TOKEN, done.to(out.dtype.element_ty), mask=mask)
     if POOL:
-        at = line.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
+        at = line.to(tl.int64) * tl.num_programs(1) + strip
         tl.store(sums + (at * DIM)[:, None] + c[None, :], pooled, mask=inside)
     if TOTALS or BACK:
-        found = sums + (tl.program_id(1).to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * 2 * DIM + c
+        found = sums + (block.to(tl.int64) * tl.num_programs(1) + strip) * 2 * DIM + c
         tl.store(found, tl.sum(pooled, axis=0), mask=fits)
         tl.store(found + DIM, tl.sum(turned, axis=0), mask=fits)
 
@@ -236,7 +244,7 @@ def convolve(
     x_token, x_part, x_start = x.strides()
     add_token, add_part, add_start = beside.strides()
     out_token, out_part, out_start = out.strides()
-    wrap_triton(_convolve)[(triton.cdiv(dim, lanes), blocks, strips)](
+    wrap_triton(_convolve)[(triton.cdiv(dim, lanes) * blocks, strips)](
         x.rows, taps, taps if bias is None else bias, beside.rows, out.rows, found, *(line or (taps,) * 4),
         images * height, x.rows.stride(0), beside.rows.stride(0), out.rows.stride(0),
         HEIGHT=height, WIDTH=width, PREFIX=prefix, X_TOKEN=x_token, X_PART=x_part, X_START=x_start,

@@ -35,6 +35,7 @@ def depthwise_groups(
         return depthwise_reference(tokens, weights, widths, parts, lattice)
     from glocal.kernels.depthwise_triton import depthwise_tokens
 
+    lattice.check(tokens, traced=True)  # a kernel finds its way by the lattice alone
     tokens = _rows(tokens.to(working_type(tokens)))
     given = [tokens.new_empty(0) if weight is None else weight for weight in weights]
     with there(tokens):

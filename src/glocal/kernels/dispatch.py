@@ -21,6 +21,7 @@ _lock = Lock()
 
 _HAS_TRITON = find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
+GRID = 65_535  # programs along a launch's second and third axis
 MUCH = 2**22  # elements that keep a large GPU busy for longer than a launch takes
 
 
@@ -36,7 +37,7 @@ def pays(tokens: Tensor, family: Family = "tokens") -> bool:
 
     Launched one by one from Python, a kernel costs more than the few operations it replaces, unless there is work.
     """
-    if not tokens.is_cuda or working_type(tokens) not in HALF:
+    if not tokens.is_cuda or working_type(tokens) not in HALF or transformed():
         return False
     return (torch.compiler.is_dynamo_compiling() or tokens.numel() >= MUCH) and fused(tokens, family)
 
@@ -48,8 +49,13 @@ def recorded(*tensors: Tensor) -> bool:
     """
     if torch.compiler.is_compiling():  # asked first: nothing below can be traced
         return True
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-        return True
+    return (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)) or transformed()
+
+
+def transformed() -> bool:
+    """Tell whether torch.func or forward-mode differentiation is at work, which see through PyTorch's own operators."""
+    if torch.compiler.is_compiling():
+        return False
     return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
@@ -97,6 +103,14 @@ def overwrites(tokens: Tensor) -> bool:
 
 def bare(*modules: nn.Module) -> bool:
     """Tell whether nobody listens to these modules, so that their weights may be used without calling them."""
-    if module._global_forward_hooks or module._global_forward_pre_hooks:
+    if (
+        module._global_forward_hooks
+        or module._global_forward_pre_hooks
+        or module._global_backward_hooks
+        or module._global_backward_pre_hooks
+    ):
         return False
-    return not any(each._forward_hooks or each._forward_pre_hooks for each in modules)
+    for each in modules:
+        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks:
+            return False
+    return True

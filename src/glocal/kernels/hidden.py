@@ -32,6 +32,7 @@ def hidden(
     """
     from glocal.kernels.hidden_triton import hidden_tokens
 
+    lattice.check(tokens, traced=True)  # a kernel finds its way by the lattice alone
     tokens = tokens.to(working_type(tokens))
     kinds = (number(before) or 0, number(after) or 0)
     sizes = (lattice.height, lattice.width, lattice.prefix)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from glocal.kernels.dispatch import HALF, pays, there
+from glocal.kernels.dispatch import GRID, HALF, pays, there
 
 
 def mean_token(tokens: Tensor) -> Tensor:
     """Average (B, N, C) over its tokens: (B, 1, C)."""
-    if tokens.ndim != 3 or tokens.dtype not in HALF or tokens.stride(-1) != 1 or not pays(tokens):
+    fits = tokens.ndim == 3 and tokens.shape[0] <= GRID and tokens.stride(-1) == 1
+    if not fits or tokens.dtype not in HALF or not pays(tokens):
         return tokens.mean(dim=1, keepdim=True)
     from glocal.kernels.mean_triton import mean_tokens
 

@@ -27,6 +27,7 @@ def multi_scale(
         return torch.cat(multi_scale_reference(tokens, taps, mixes, bias, lattice), dim=-1).flatten(2)
     from glocal.kernels.multi_scale_triton import multi_scale_tokens
 
+    lattice.check(tokens, traced=True)  # a kernel finds its way by the lattice alone
     tokens = tokens.to(kind)
     tokens = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
     given = [tokens.new_empty(0) if each is None else each for each in taps]

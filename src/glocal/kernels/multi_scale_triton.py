@@ -105,6 +105,7 @@ def _entering(
 
 
 def _keep(ctx, inputs, output) -> None:
+    ctx.set_materialize_grads(False)  # nobody asks what the kept results are worth
     tokens, taps, mixes, bias, *lattice, _ = inputs
     out, *kept = output
     ctx.scales, ctx.lattice, ctx.biased = len(taps), lattice, bias is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from glocal.kernels.activate_triton import activate
-from glocal.kernels.convolve_triton import Place, load_beside, load_column, spread, tiles
+from glocal.kernels.convolve_triton import Place, load_beside, load_column, on_map, spread, tiles
 from glocal.kernels.rows_triton import Line, channels
 
 PROGRAMS = 528  # as many as run at once on a large GPU; each sums a share of the lines
@@ -92,9 +92,7 @@ def _tap_gradient(
                 for dy in tl.static_range(SIDE):
                     value = columns[j][1][dy].to(tl.float32)
                     if LINE:
-                        seen = real & (y + (dy - half) >= 0) & (y + (dy - half) < HEIGHT)
-                        if STRIP < WIDTH:
-                            seen = seen & (left + (j - half) >= 0) & (left + (j - half) < WIDTH)
+                        seen = on_map(y, left, real, dy - half, j - half, HEIGHT, WIDTH, STRIP)
                         value = tl.where(seen[:, None] & fits[None, :], activate(value * s + t, BEFORE), 0.0)
                     # Tap t links input column j to output column j - t, whose gradient came t columns ago.
                     for step in tl.static_range(SIDE):

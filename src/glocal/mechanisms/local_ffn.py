@@ -55,7 +55,7 @@ class LocalFeedForward(nn.Module):
     def forward(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         if self._fusable(tokens):
             return self._fused(tokens, lattice)
-        if self._batch_fusable(tokens):
+        if self._batch_fusable(tokens, lattice):
             return self._batch_fused(tokens, lattice)
         aux, x = lattice.split(tokens)
         x = self.act1(self.norm1(_pointwise(self.fc1, x)))
@@ -93,13 +93,20 @@ class LocalFeedForward(nn.Module):
         x = _rows(self.fc2, x)
         return torch.cat((torch.zeros_like(x[:, : lattice.prefix]), x[:, lattice.prefix :]), dim=1)
 
-    def _batch_fusable(self, tokens: Tensor) -> bool:
+    def _batch_fusable(self, tokens: Tensor, lattice: Lattice) -> bool:
         """Tell whether kernels can do the middle in training, norms and gate included."""
         if self.dw is None or self.act2 is None or self.norm2 is None:
             return False
+        if tokens.shape[0] * lattice.height * lattice.width < 2:  # too few for a variance: BatchNorm says so
+            return False
         gate = cast("Any", self.gate)
         # Any other activation or gate inside SE would need a slope of its own.
-        known = gate is None or (_is_plain_se(gate) and type(gate.act) is nn.ReLU and type(gate.gate) is nn.Hardsigmoid)
+        known = gate is None or (
+            _is_plain_se(gate)
+            and type(gate.act) is nn.ReLU
+            and type(gate.gate) is nn.Hardsigmoid
+            and None not in (gate.fc1.bias, gate.fc2.bias)
+        )
         norms, acts = (self.norm1, self.norm2, self.norm3), (self.act1, self.act2)
         return known and batch_hidden_takes(tokens, self.dw, norms, acts) and bare(*self.modules())
 
