@@ -53,10 +53,11 @@ def depthwise_reference(
     return lattice.join(aux, torch.cat(groups, dim=-1).flatten(3).permute(0, 3, 1, 2))
 
 
-def depthwise_in_place(tokens: Tensor, weight: Tensor, lattice: Lattice) -> Tensor:
+def overwrite(tokens: Tensor, weight: Tensor, lattice: Lattice) -> Tensor:
     """Convolve and overwrite the patch tokens: no memory for a join, which a processor pays for."""
-    _, patch_map = lattice.split(tokens)
-    patch_map.copy_(_convolve(patch_map, weight))
+    images, _, dim = tokens.shape
+    patches = tokens[:, lattice.prefix :].view(images, lattice.height, lattice.width, dim)
+    patches.copy_(_convolve(patches.permute(0, 3, 1, 2), weight).permute(0, 2, 3, 1))
     return tokens
 
 

@@ -70,15 +70,13 @@ class MultiScaleQKV(nn.Module):
 
     def _weights(self) -> tuple[list[Tensor | None], list[Tensor], Tensor | None] | None:
         """Give taps, matrices and bias; None if there is more to the layers: other kinds, or hooks that listen."""
-        taps: list[Tensor | None] = []
-        mixes: list[Tensor] = []
-        for conv, linear in zip(self.depthwise, self.pointwise, strict=True):
-            whole = type(conv) is nn.Conv2d
-            if not (whole or type(conv) is nn.Identity) or type(linear) is not nn.Linear or not bare(conv, linear):
-                return None
-            taps.append(conv.weight if whole else None)
-            mixes.append(linear.weight)
-        return taps, mixes, cast("nn.Linear", self.pointwise[0]).bias
+        convs, linears = (*self.depthwise,), (*self.pointwise,)
+        if not bare(*convs, *linears) or any(type(each) is not nn.Linear for each in linears):
+            return None
+        if any(type(each) not in (nn.Conv2d, nn.Identity) for each in convs):
+            return None
+        taps = [cast("Tensor", each.weight) if type(each) is nn.Conv2d else None for each in convs]
+        return taps, [cast("Tensor", each.weight) for each in linears], cast("nn.Linear", linears[0]).bias
 
     def _released(self, qkv: Tensor, prefix: int) -> Tensor:
         """Give auxiliary tokens the key of the released code, if asked for; `qkv` is (B, N, 3, sum of widths)."""
