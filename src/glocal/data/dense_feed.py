@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from glocal.data.chance import keys
 from glocal.data.coco import draw_outline
-from glocal.data.decode import read_pixels, refuse_many
+from glocal.data.decode import read_pixels
 from glocal.data.dense import Boxed, DenseImages, DensePair, Labelled
 from glocal.data.dense_transforms import evaluation, training
-from glocal.data.feed import _drawing_from  # pyright: ignore[reportPrivateUsage]
 from glocal.data.images import UNREADABLE, few
 from glocal.data.order import Order
+from glocal.data.reading import Job, Skipped, drawing_from, in_steps, read, training_jobs, validation_jobs
 from glocal.data.segmentation import read_labels
 from glocal.data.settings import DataSettings
 
@@ -42,9 +41,8 @@ class DenseFeed:
 
     def __post_init__(self) -> None:
         chosen = self.settings.dense
-        self.broken: set[str] = set()
+        self.skipped = Skipped(self.settings.unreadable)
         self.strange: set[str] = set()
-        self.warn: Callable[[str], None] = lambda text: None
         train, val = self.pair.train, self.pair.val
         self.moments = (train.mean, train.std)
         self.training = _Reader(train, training(chosen, self.size, train), True, self.masks)
@@ -55,36 +53,17 @@ class DenseFeed:
 
     def train(self, epoch: int, start: int = 0) -> Iterator[list[DenseBatch]]:
         """Give each step's batches, one per accumulation part."""
-        listed = self.order.epoch(epoch)
-        jobs: list[list[tuple[int, int]]] = []
-        for step in range(start, self.order.steps):
-            for part in range(self.order.accumulate):
-                index, copy = self.order.part(listed, step, part)
-                key = keys(self.order.seed, epoch, index, copy)
-                jobs.append(list(zip((index % len(self.pair.train)).tolist(), key.tolist(), strict=True)))
-        parts: list[DenseBatch] = []
-        for batch in self._load(self.training, jobs):
-            parts.append(batch)
-            if len(parts) == self.order.accumulate:
-                yield parts
-                parts = []
+        count, jobs = len(self.pair.train), training_jobs(self.order, epoch, start)
+        again = [[(index % count, key) for index, key in each] for each in jobs]  # passes of the set
+        yield from in_steps(self._load(self.training, again), self.order.accumulate)
 
     def val(self) -> Iterator[DenseBatch]:
-        """Give this process's share of the validation images; unreadable ones are left out and named."""
+        """Give this process's share of the validation images; unreadable ones are left out and counted."""
         size = self.settings.eval_batch_size or self.settings.batch_size
-        share = list(range(self.order.rank, len(self.pair.val), self.order.world))
-        jobs = [[(index, 0) for index in share[start : start + size]] for start in range(0, len(share), size)]
-        yield from self._load(self.evaluation, jobs)
+        yield from self._load(self.evaluation, validation_jobs(self.order, len(self.pair.val), size))
 
-    def _load(self, reader: _Reader, jobs: list[list[tuple[int, int]]]) -> Iterator[DenseBatch]:
-        loader: Any = torch.utils.data.DataLoader(
-            reader,  # pyright: ignore[reportArgumentType]
-            batch_sampler=jobs,
-            num_workers=min(self.settings.workers, len(jobs)),
-            collate_fn=_collate,
-            generator=torch.Generator(),  # the loader's own draw must not disturb what dropout and heads draw
-        )
-        for items, broken, strange in loader:
+    def _load(self, reader: _Reader, jobs: list[list[Job]]) -> Iterator[DenseBatch]:
+        for items, broken, strange in read(reader, jobs, _collate, self.settings.workers):
             self._note(broken, strange)
             if items is not None:
                 images, targets = items
@@ -100,12 +79,8 @@ class DenseFeed:
     def _note(self, broken: list[str], strange: list[str]) -> None:
         for text in sorted(set(strange) - self.strange):
             self.strange.add(text)
-            self.warn(f"{text}; such pixels are ignored")
-        new = sorted(set(broken) - self.broken)
-        if new:
-            self.broken.update(new)
-            refuse_many(sorted(self.broken), self.settings.unreadable)
-            self.warn(refuse_many(new, len(new)))
+            self.skipped.tell(f"{text}; such pixels are ignored")
+        self.skipped.add(broken)
 
 
 @dataclass
@@ -152,7 +127,7 @@ class _Reader:
                     break
                 index = (index + 1) % len(self.images)
                 continue
-            with _drawing_from(key):
+            with drawing_from(key):
                 return self._changed(image, target), broken, strange
         return None, broken, strange
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glocal.data.augment import Augmenter
 from glocal.data.chance import keys
-from glocal.data.decode import refuse_many
 from glocal.data.images import UNREADABLE, FileImages, Images, MemoryImages, StreamImages
 from glocal.data.order import Order
+from glocal.data.reading import Job, Skipped, drawing_from, in_steps, read, training_jobs, validation_jobs
 from glocal.data.settings import DataSettings
 
 Batch = tuple[Tensor, Tensor]  # (B, C, H, W) normalised images, (B,) labels
@@ -95,55 +93,28 @@ class FileFeed:
     size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        self.broken: set[str] = set()
-        self.warn: Callable[[str], None] = lambda text: None
+        self.skipped = Skipped(self.settings.unreadable)
         mean, std = self.images.mean, self.images.std
         self.training = training_transform(self.settings, self.size, mean, std)
         self.evaluation = evaluation_transform(self.settings, self.size, mean, std)
 
     def train(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
         """Give each step's batches, one per accumulation part."""
-        listed = self.order.epoch(epoch)
-        jobs: list[list[tuple[int, int]]] = []
-        for step in range(start, self.order.steps):
-            for part in range(self.order.accumulate):
-                index, copy = self.order.part(listed, step, part)
-                jobs.append(list(zip(index.tolist(), keys(self.order.seed, epoch, index, copy).tolist(), strict=True)))
-        parts: list[Batch] = []
-        for batch in self._load(_Reader(self.images, self.training, replace=True), jobs):
-            parts.append(batch)
-            if len(parts) == self.order.accumulate:
-                yield parts
-                parts = []
+        reader = _Reader(self.images, self.training, replace=True)
+        yield from in_steps(self._load(reader, training_jobs(self.order, epoch, start)), self.order.accumulate)
 
     def val(self) -> Iterator[Batch]:
         """Give this process's share of the validation images; unreadable ones are left out and counted."""
         size = self.settings.eval_batch_size or self.settings.batch_size
-        share = list(range(self.order.rank, len(self.validation), self.order.world))
-        jobs = [[(index, 0) for index in share[start : start + size]] for start in range(0, len(share), size)]
-        yield from self._load(_Reader(self.validation, self.evaluation, replace=False), jobs)
+        reader = _Reader(self.validation, self.evaluation, replace=False)
+        yield from self._load(reader, validation_jobs(self.order, len(self.validation), size))
 
-    def _load(self, reader: _Reader, jobs: list[list[tuple[int, int]]]) -> Iterator[Batch]:
+    def _load(self, reader: _Reader, jobs: list[list[Job]]) -> Iterator[Batch]:
         pin = self.device.type == "cuda"
-        loader: Any = torch.utils.data.DataLoader(
-            reader,  # pyright: ignore[reportArgumentType]
-            batch_sampler=jobs,
-            num_workers=self.settings.workers,
-            collate_fn=_collate,
-            pin_memory=pin,
-            generator=torch.Generator(),  # the loader's own draw must not disturb what dropout draws
-        )
-        for images, labels, broken in loader:
-            self._note(broken)
+        for images, labels, broken in read(reader, jobs, _collate, self.settings.workers, pin=pin):
+            self.skipped.add(broken)
             if len(images):
                 yield images.to(self.device, non_blocking=pin), labels.to(self.device, non_blocking=pin)
-
-    def _note(self, broken: list[str]) -> None:
-        new = sorted(set(broken) - self.broken)
-        if new:
-            self.broken.update(new)
-            refuse_many(sorted(self.broken), self.settings.unreadable)
-            self.warn(refuse_many(new, len(new)))
 
 
 @dataclass
@@ -169,27 +140,9 @@ class _Reader:
                     break
                 index = (index + 1) % len(self.images)
                 continue
-            with _drawing_from(key):
+            with drawing_from(key):
                 return self.transform(image), int(self.images.labels[index]), broken
         return None, -1, broken
-
-
-class _drawing_from:  # a statement more than a thing
-    """Draw from one image's key for a while, in every generator that timm's transforms use."""
-
-    def __init__(self, key: int) -> None:
-        self.seed = key & 0x7FFFFFFF
-
-    def __enter__(self) -> None:
-        self.before = (random.getstate(), np.random.get_state(), torch.get_rng_state())
-        random.seed(self.seed)
-        np.random.seed(self.seed)
-        torch.manual_seed(self.seed)
-
-    def __exit__(self, *_: object) -> None:
-        random.setstate(self.before[0])
-        np.random.set_state(self.before[1])
-        torch.set_rng_state(self.before[2])
 
 
 def _collate(items: list[tuple[Tensor | None, int, list[str]]]) -> tuple[Tensor, Tensor, list[str]]:

@@ -132,7 +132,7 @@ def dense_task(
             f"Mend data.dense.classes, or the boxes."
         )
     feed = DenseFeed(pair, recipe.data, order, accelerator.device, dense_size(recipe), name == "mask_rcnn")
-    feed.warn = warn
+    feed.skipped.tell = warn
     return (Detect if recipe.task == "detect" else Segment)(feed, len(pair.train.classes))
 
 

@@ -38,7 +38,7 @@ class Exam:
         trained, images = self.trained, self.images
         source = feed(images, images, self.settings, Order(len(images), 1), trained.device, trained.size)
         if isinstance(source, FileFeed):
-            source.warn = self.tell
+            source.skipped.tell = self.tell
         some = False
         for batch in source.val():
             some = True

@@ -116,7 +116,7 @@ def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, fo
     )
     source = feed(pair.train, pair.val, recipe.data, order, accelerator.device, image_size(recipe))
     if isinstance(source, FileFeed):
-        source.warn = show.note
+        source.skipped.tell = show.note
     seed(recipe.seed)
     model = build(recipe, pair)
     try_on(model, recipe, pair)

@@ -119,7 +119,7 @@ def test_an_image_broken_in_the_middle_of_a_run_gives_its_place_to_the_next(tmp_
     whole = (root / "JPEGImages" / "003.png").read_bytes()
     (root / "JPEGImages" / "003.png").write_bytes(whole[: len(whole) // 2])
     feed, told = _feed(pair, settings), []
-    feed.warn = told.append
+    feed.skipped.tell = told.append
     assert sum(len(parts[0][0]) for parts in feed.train(0)) == 8
     assert told == ["1 image cannot be read: 003.png; skipped"]
 
@@ -204,7 +204,7 @@ def test_a_mask_of_another_size_a_missing_one_and_odd_values_are_named(tmp_path:
     assert "000.png (64x64, its label map 64x32), 001.png (no label map 001.png)" in pair.notes[0]
     assert "1 label maps with value 77, which is no class; such pixels are ignored: 002.png" in pair.notes[1]
     feed, told = _feed(pair, settings), []
-    feed.warn = told.append
+    feed.skipped.tell = told.append
     values = {value for parts in feed.train(0) for t in parts[0][1] for value in t["labels"].unique().tolist()}
     assert values == {0, 1, 2, 3}
     assert told == ["002.png holds label 77, which is no class; such pixels are ignored"]

@@ -96,7 +96,7 @@ def test_reading_files_leaves_the_random_generators_alone(pictures: Path) -> Non
 def test_unreadable_files_give_their_place_to_others_and_are_told(pictures: Path) -> None:
     (pictures / "a" / "03.png").write_bytes(b"broken")
     made, told = _files(pictures), []
-    made.warn = told.append
+    made.skipped.tell = told.append
     assert all(len(images) == 4 for parts in made.train(0) for images, _ in parts)
     counted = sum(len(labels) for _, labels in made.val())
     assert len(told) == 1
@@ -118,7 +118,7 @@ def test_an_image_of_too_many_pixels_is_told_like_a_broken_one(pictures: Path, m
     Image.new("RGB", (90, 90)).save(pictures / "a" / "03.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     made, told = _files(pictures), []
-    made.warn = told.append
+    made.skipped.tell = told.append
     list(itertools.chain(made.train(0), made.val()))
     assert len(told) == 1
     assert "03.png" in told[0]
