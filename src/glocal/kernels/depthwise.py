@@ -57,7 +57,9 @@ def overwrite(tokens: Tensor, weight: Tensor, lattice: Lattice) -> Tensor:
     """Convolve and overwrite the patch tokens: no memory for a join, which a processor pays for."""
     images, _, dim = tokens.shape
     patches = tokens[:, lattice.prefix :].view(images, lattice.height, lattice.width, dim)
-    patches.copy_(_convolve(patches.permute(0, 3, 1, 2), weight).permute(0, 2, 3, 1))
+    size = weight.shape
+    convolved = torch.conv2d(patches.permute(0, 3, 1, 2), weight, None, 1, size[3] // 2, 1, size[0])
+    patches.copy_(convolved.permute(0, 2, 3, 1))
     return tokens
 
 

@@ -19,8 +19,9 @@ def number(act: nn.Module) -> int | None:
 
 def hidden_takes(tokens: Tensor, conv: nn.Conv2d, before: nn.Module, after: nn.Module) -> bool:
     """Tell whether one kernel can do it: activations it knows, and exact GELU."""
-    known = all(number(act) is not None for act in (before, after))
-    return known and pays(tokens) and conv.kernel_size[0] <= WIDEST
+    if not pays(tokens):
+        return False
+    return conv.kernel_size[0] <= WIDEST and all(number(act) is not None for act in (before, after))
 
 
 def hidden(

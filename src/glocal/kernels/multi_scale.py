@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from glocal.kernels.depthwise import WIDEST, depthwise, overwrite
 from glocal.kernels.dispatch import pays, there, working_type
+from glocal.kernels.product import product, worth
 from glocal.lattice import Lattice
 
 
@@ -59,13 +60,15 @@ def multi_scale_in_place(
     """
     lattice.check(tokens)
     images, count, _ = tokens.shape
-    widths = [len(mix) // 3 for mix in mixes]
-    qkv = torch.empty(images, count, 3, sum(widths), dtype=working_type(tokens), device=tokens.device)
+    rows = [mix.shape[0] for mix in mixes]
+    total = sum(rows)
+    qkv = torch.empty(images, count, 3, total // 3, dtype=working_type(tokens), device=tokens.device)
+    multiply = product if worth(tokens, max(rows)) else F.linear
     own = False
-    for weight, mix, part in zip(taps, mixes, qkv.split(widths, dim=3), strict=True):
+    for weight, mix, part in zip(taps, mixes, qkv.split([each // 3 for each in rows], dim=3), strict=True):
         if weight is not None:
             tokens = overwrite(tokens, weight, lattice) if own else depthwise(tokens, weight, lattice)
-        tokens = F.linear(tokens, mix, None if own else bias)  # (B, N, 3 * width)
+        tokens = multiply(tokens, mix, None if own else bias)  # (B, N, 3 * width)
         own = True
         part.copy_(tokens.view(images, count, 3, -1))
     return qkv

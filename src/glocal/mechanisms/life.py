@@ -70,13 +70,14 @@ class MultiScaleQKV(nn.Module):
 
     def _weights(self) -> tuple[list[Tensor | None], list[Tensor], Tensor | None] | None:
         """Give taps, matrices and bias; None if there is more to the layers: other kinds, or hooks that listen."""
-        convs, linears = (*self.depthwise,), (*self.pointwise,)
-        if not bare(*convs, *linears) or any(type(each) is not nn.Linear for each in linears):
-            return None
-        if any(type(each) not in (nn.Conv2d, nn.Identity) for each in convs):
-            return None
-        taps = [cast("Tensor", each.weight) if type(each) is nn.Conv2d else None for each in convs]
-        return taps, [cast("Tensor", each.weight) for each in linears], cast("nn.Linear", linears[0]).bias
+        taps: list[Tensor | None] = []
+        matrices: list[Tensor] = []
+        for conv, linear in zip(self.depthwise, self.pointwise, strict=True):
+            if type(linear) is not nn.Linear or type(conv) not in (nn.Conv2d, nn.Identity) or not bare(conv, linear):
+                return None
+            taps.append(cast("Tensor", conv.weight) if type(conv) is nn.Conv2d else None)
+            matrices.append(linear.weight)
+        return taps, matrices, cast("nn.Linear", self.pointwise[0]).bias
 
     def _released(self, qkv: Tensor, prefix: int) -> Tensor:
         """Give auxiliary tokens the key of the released code, if asked for; `qkv` is (B, N, 3, sum of widths)."""
