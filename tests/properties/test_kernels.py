@@ -280,7 +280,8 @@ def test_whole_models_give_the_numbers_of_plain_ones(variant: str, kind: torch.d
     launched = []
     for module in MODULES:
         monkeypatch.setattr(module, "pays", lambda tokens, *_: launched.append(1) or tokens.ndim >= 3)
-    monkeypatch.setattr(life, "overwrites", lambda tokens: False)  # as on a GPU: the interpreter works on a processor
+    for module in (life, local_ffn):  # as on a GPU: the interpreter works on a processor
+        monkeypatch.setattr(module, "overwrites", lambda tokens: False)
     with torch.no_grad():
         found = copy.deepcopy(model).to(kind)(images.to(kind)).float()
     monkeypatch.undo()

@@ -12,13 +12,14 @@ import torch
 from timm.layers import EcaModule, SqueezeExcite
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_conv_bn_weights
 
 from glocal.errors import GlocalError
 from glocal.kernels.batch_hidden import batch_hidden, batch_hidden_takes, batch_norm
 from glocal.kernels.depthwise import depthwise, lay_taps
-from glocal.kernels.dispatch import bare, pays
+from glocal.kernels.dispatch import bare, overwrites, pays
 from glocal.kernels.hidden import hidden, hidden_takes
+from glocal.kernels.product import product
 from glocal.lattice import Lattice
 from glocal.site import Layers, Seam, Site, chosen
 from glocal.wrappers import After, OnLattice
@@ -58,31 +59,39 @@ class LocalFeedForward(nn.Module):
         if self._batch_fusable(tokens, lattice):
             return self._batch_fused(tokens, lattice)
         aux, x = lattice.split(tokens)
-        x = self.act1(self.norm1(_pointwise(self.fc1, x)))
+        merge = self._mergeable(tokens)
+        x = _activated(self.act1, _normed(self.fc1, self.norm1, x, merge), merge)
         if self.dw is not None and self.norm2 is not None and self.act2 is not None:
-            x = self.act2(self.norm2(_depthwise(self.dw, x)))
+            x = _activated(self.act2, _normed(self.dw, self.norm2, x, merge), merge)
         if self.gate is not None:
-            x = self._gated(self.gate, x)
-        return lattice.join(torch.zeros_like(aux), self.norm3(_pointwise(self.fc2, x)))
+            # Once folded, nobody needs what enters the gate, and fresh memory costs as much as the work. Before that,
+            # a hook may have kept it.
+            x = _gated(self.gate, x, own=merge or isinstance(self.norm1, nn.Identity))
+        return lattice.join(torch.zeros_like(aux), _normed(self.fc2, self.norm3, x, merge))
 
-    def _gated(self, gate: nn.Module, x: Tensor) -> Tensor:
-        if not _is_plain_se(gate) or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return gate(x)
-        rows = x.permute(0, 2, 3, 1)
-        factor = _factor(gate, rows.mean((1, 2)))[:, None, None]
-        # Once folded, nobody needs what enters the gate, and fresh memory costs as much as the work. Before that, a
-        # hook may have kept it.
-        rows = rows.mul_(factor) if isinstance(self.norm1, nn.Identity) else rows * factor
-        return rows.permute(0, 3, 1, 2)
+    def _mergeable(self, tokens: Tensor) -> bool:
+        """Tell whether norms may go into their convolutions on the way: at inference on a processor.
+
+        One pass over the weights takes the place of one over the map, which goes into fresh memory.
+        """
+        if self.training or tokens.dtype is not self.fc1.weight.dtype or not overwrites(tokens):
+            return False
+        parts = [each for each in self._modules.values() if each is not None]
+        norms = [each for each in parts if type(each) is nn.BatchNorm2d and not each.training and each.affine]
+        convs = [each for each in parts if type(each) is nn.Conv2d]
+        still = len(norms) == len(convs) and all(each.running_mean is not None for each in norms)
+        return still and tokens.dtype in _EXACT and not torch.is_autocast_enabled("cpu") and bare(*parts)
 
     def _fusable(self, tokens: Tensor) -> bool:
         """Tell whether one kernel can do the middle: folded, at inference, with a gate that needs a mean at most."""
         if self.dw is None or self.act2 is None or (torch.is_grad_enabled() and tokens.requires_grad):
             return False
-        folded = all(isinstance(norm, nn.Identity) for norm in (self.norm1, self.norm2, self.norm3))
+        # In this order: on a processor each question costs as much as some of the work.
+        if not isinstance(self.norm1, nn.Identity) or not hidden_takes(tokens, self.dw, self.act1, self.act2):
+            return False
+        folded = isinstance(self.norm2, nn.Identity) and isinstance(self.norm3, nn.Identity)
         known = self.gate is None or _is_plain_se(self.gate)
-        taken = folded and known and hidden_takes(tokens, self.dw, self.act1, self.act2)
-        return taken and bare(*self.modules())
+        return folded and known and bare(*self.modules())
 
     def _fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
         assert self.dw is not None and self.act2 is not None
@@ -95,7 +104,8 @@ class LocalFeedForward(nn.Module):
 
     def _batch_fusable(self, tokens: Tensor, lattice: Lattice) -> bool:
         """Tell whether kernels can do the middle in training, norms and gate included."""
-        if self.dw is None or self.act2 is None or self.norm2 is None:
+        norm = self.norm2
+        if self.dw is None or self.act2 is None or type(norm) is not nn.BatchNorm2d or not norm.training:
             return False
         if tokens.shape[0] * lattice.height * lattice.width < 2:  # too few for a variance: BatchNorm says so
             return False
@@ -107,7 +117,7 @@ class LocalFeedForward(nn.Module):
             and type(gate.gate) is nn.Hardsigmoid
             and None not in (gate.fc1.bias, gate.fc2.bias)
         )
-        norms, acts = (self.norm1, self.norm2, self.norm3), (self.act1, self.act2)
+        norms, acts = (self.norm1, norm, self.norm3), (self.act1, self.act2)
         return known and batch_hidden_takes(tokens, self.dw, norms, acts) and bare(*self.modules())
 
     def _batch_fused(self, tokens: Tensor, lattice: Lattice) -> Tensor:
@@ -157,6 +167,35 @@ class ResidualConv(nn.Module):
         return lattice.join(aux, x + (local if self.gate is None else self.gate(local)))
 
 
+def _normed(conv: nn.Conv2d, norm: nn.Module, patch_map: Tensor, merge: bool) -> Tensor:
+    """Convolve a channels-last map and normalise it; if the norm stands still, in one go."""
+    if not merge:
+        return norm(_pointwise(conv, patch_map) if conv.groups == 1 else _depthwise(conv, patch_map))
+    still = cast("Any", norm)
+    lines = (still.running_mean, still.running_var, still.eps, still.weight, still.bias)
+    weight, bias = fuse_conv_bn_weights(conv.weight, conv.bias, *lines)
+    if conv.groups == 1:
+        return _mixed(weight, bias, patch_map)
+    return F.conv2d(patch_map, weight, bias, padding=conv.kernel_size[0] // 2, groups=conv.groups)
+
+
+def _activated(act: nn.Module, x: Tensor, own: bool) -> Tensor:
+    """Activate a map, in its own memory where nobody else has it."""
+    if own and type(act) is nn.Hardswish:
+        return F.hardswish(x, inplace=True)
+    return F.relu6(x, inplace=True) if own and type(act) is nn.ReLU6 else act(x)
+
+
+def _gated(gate: nn.Module, x: Tensor, *, own: bool) -> Tensor:
+    """Weigh the channels of a map; SE as matrix products where no slopes are asked for."""
+    if not _is_plain_se(gate) or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return gate(x)
+    rows = x.permute(0, 2, 3, 1)
+    factor = _factor(gate, rows.mean((1, 2)))[:, None, None]
+    rows = rows.mul_(factor) if own else rows * factor
+    return rows.permute(0, 3, 1, 2)
+
+
 def _depthwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
     """Convolve a channels-last map, by the kernel where that pays."""
     if not pays(patch_map) or conv.bias is not None:
@@ -168,14 +207,20 @@ def _depthwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
 
 def _pointwise(conv: nn.Conv2d, patch_map: Tensor) -> Tensor:
     """Do a 1x1 convolution as the matrix product it is, on channels-last maps without a copy."""
+    return _mixed(conv.weight, conv.bias, patch_map) if bare(conv) else conv(patch_map)
+
+
+def _mixed(weight: Tensor, bias: Tensor | None, patch_map: Tensor) -> Tensor:
     x = patch_map.permute(0, 2, 3, 1)  # (B, H, W, C)
     # One matrix of all tokens: given four dimensions with a gap for prefix tokens, linear() multiplies row by row.
-    return _rows(conv, x.reshape(-1, x.shape[-1])).view(*x.shape[:3], -1).permute(0, 3, 1, 2)
+    rows = product(x.reshape(-1, x.shape[-1]), weight.flatten(1), bias)
+    return rows.view(*x.shape[:3], -1).permute(0, 3, 1, 2)
 
 
 def _is_plain_se(gate: nn.Module) -> bool:
-    plain = type(gate) is SqueezeExcite and not gate.add_maxpool and isinstance(gate.bn, nn.Identity)
-    return plain and bare(*gate.modules())
+    if type(gate) is not SqueezeExcite or gate.add_maxpool or not isinstance(gate.bn, nn.Identity):
+        return False
+    return bare(gate, *gate.children())  # modules() would take as long as SE's products
 
 
 def _factor(gate: nn.Module, mean: Tensor) -> Tensor:
@@ -185,9 +230,10 @@ def _factor(gate: nn.Module, mean: Tensor) -> Tensor:
 
 
 def _rows(conv: nn.Conv2d, rows: Tensor) -> Tensor:
-    return F.linear(rows, conv.weight.flatten(1), conv.bias)
+    return product(rows, conv.weight.flatten(1), conv.bias)
 
 
+_EXACT = (torch.float32, torch.float64)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"hswish": nn.Hardswish, "relu6": nn.ReLU6, "gelu": nn.GELU}
 
 
