@@ -20,7 +20,8 @@ def test_the_ratio_tells_how_much_slower_a_call_is_than_the_first() -> None:
     assert timings["host"].ratio == 1
     assert timings["slow"].ratio == pytest.approx(3, rel=0.5)
     assert timings["slow"].low <= timings["slow"].median <= timings["slow"].high
-    assert order[-10:] == ["host", "slow"] * 5  # turn by turn
+    # Turn by turn; the first call of a turn finds what others left in the processor's memories, and does not count.
+    assert order[-40:] == (["host"] * 4 + ["slow"] * 4) * 5
 
 
 def test_an_unknown_number_type_is_named_with_the_nearest() -> None:
