@@ -156,6 +156,8 @@ def _train(
     for note in opened.notes:
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
+    facts = {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    loop.record["facts"] = facts
     went_on = resume and _go_on(loop, folder, accelerator, show, part)
     if not went_on:
         loop.journal.clear()
@@ -164,11 +166,12 @@ def _train(
     if recipe.trackers:
         accelerator.init_trackers("tracking")
     figures = loop.run(title or folder.name, part)
-    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
-    metrics |= {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures, **facts}
     model = loop.whole()
     if accelerator.is_main_process and loop.step >= loop.total:
-        save(model, folder / "model.safetensors")
+        save(model, folder / "model.safetensors", facts)
+        if loop.ema is not None:
+            save(loop.ema.module, folder / "model_ema.safetensors", facts)
         checkpoint.write_json(folder / "metrics.json", metrics)
     if recipe.trackers:
         accelerator.end_training()
