@@ -58,6 +58,7 @@ def multi_scale_backward(
     tap_gradients, mix_gradients = [torch.empty_like(each) for each in taps], list(mixes)
     bias_gradient = mixes[0]
     arriving = parts[..., full - widths[-1] :].reshape(images * count, 3 * widths[-1])
+    compiled = type(grad) is not Tensor  # a stand-in; is_compiling() says no here before torch 2.15
     for i in reversed(range(len(mixes))):
         before = sum(widths[: i - 1]) if i else 0
         dim = mixes[i].shape[1]
@@ -67,19 +68,19 @@ def multi_scale_backward(
             bias_gradient = arriving.sum(0, dtype=torch.float32).to(grad.dtype)
         inward = (arriving @ mixes[i]).view(images, count, dim)
         group = (widths[i - 1], 3) if i else (dim, 1)
-        at = (full, before) if i else (0, 0)
+        at, added = (full, before) if i else (0, 0), False
         if taps[i].numel():
             dense = Place(inward, group[0])
             tap_gradients[i] = tap_gradient(Place(out if i else tokens, *at), dense, taps[i], lattice, group)
+            # Compiled, the gradient is a stack that nobody has written yet: a kernel that adds would have it written
+            # out, whole, each time. The compiler's own sum reads what it needs.
+            add = Place(grad, *at) if i and not compiled else None
             outward = torch.empty_like(inward)
-            add = Place(grad, *at) if i else None
             convolve(dense, taps[i], Place(outward, group[0]), lattice, group, flip=True, add=add)
-            arriving = outward
-        elif i:
-            arriving = inward + parts[..., before : before + widths[i - 1]].reshape(inward.shape)
-        else:
-            arriving = inward
-        arriving = arriving.view(images * count, dim)
+            inward, added = outward, add is not None
+        if i and not added:
+            inward = inward + parts[..., before : before + widths[i - 1]].reshape(inward.shape)
+        arriving = inward.view(images * count, dim)
     return [arriving.view(tokens.shape), bias_gradient, *tap_gradients, *mix_gradients]
 
 
