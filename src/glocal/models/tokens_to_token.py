@@ -122,7 +122,7 @@ class TokensToToken(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Lattice]:
         patch_map = image
-        for split, step in zip(self.splits, (self.attention1, self.attention2), strict=False):
+        for split, step in zip(self.splits[:-1], (self.attention1, self.attention2), strict=True):
             tokens, lattice = soft_split(patch_map, split)
             patch_map = lattice.split(step(tokens, lattice))[1]
         tokens, lattice = soft_split(patch_map, self.splits[-1])
