@@ -53,7 +53,8 @@ def _training(graph: torch.fx.GraphModule, inputs: list[Any], *, graphs: bool) -
     patches = {"layout_optimization": False, "triton.cudagraphs": graphs}
     try:
         # torch keeps compiled graphs on disk, by all that it takes to matter. Which attention was allowed is not in it.
-        with config.patch(cache_key_tag=f"{config.cache_key_tag} no cuDNN in attention"):
+        tag = f"{config.cache_key_tag} no cuDNN in attention"
+        with config.patch(cache_key_tag=tag):  # pyright: ignore[reportAttributeAccessIssue]
             return compile_fx(graph, inputs, config_patches=patches)
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
