@@ -83,6 +83,8 @@ def compiled(model: nn.Module, mode: str) -> nn.Module:
     """Compile the model the way `mode` says."""
     import torch._inductor.config as inductor
 
+    # Some of what tells modes apart is no part of torch's key: one would be given what another has left on disk.
+    torch.compiler.config.cache_key_tag = mode
     if mode == "eager":
         return model
     if mode == "shipped":

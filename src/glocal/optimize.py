@@ -48,10 +48,15 @@ def _replayed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 def _training(graph: torch.fx.GraphModule, inputs: list[Any], *, graphs: bool) -> Any:
     """Let inductor compile a graph; forward and backward pass are traced in here, and attention's kind chosen."""
     from torch._inductor.compile_fx import compile_fx
+    from torch.compiler import config
 
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
+    patches = {**TRAINING, "triton.cudagraphs": graphs}
     try:
-        return compile_fx(graph, inputs, config_patches={**TRAINING, "triton.cudagraphs": graphs})
+        # torch keeps compiled graphs on disk, by all that it takes to matter. Which attention was allowed is not in it.
+        tag = f"{config.cache_key_tag} no cuDNN in attention"
+        with config.patch(cache_key_tag=tag):  # pyright: ignore[reportAttributeAccessIssue]
+            return compile_fx(graph, inputs, config_patches=patches)
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 import timm
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import glocal
 from glocal.optimize import compile_training
@@ -55,6 +57,19 @@ def test_training_is_traced_without_cudnns_attention_which_is_put_back(
     with pytest.raises(Exception, match="cannot"):
         compile_training(nn.Linear(3, 2))(torch.ones(1, 3))
     assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_what_torch_keeps_of_other_compilations_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may hold cuDNN's attention: which kind was allowed is no part of torch's key."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain, found = model().train(), []
+    inductor = {"layout_optimization": False, "triton.cudagraphs": False}
+    for compiled in (torch.compile(plain, options=inductor), compile_training(plain), compile_training(plain)):
+        torch.compiler.reset()
+        counters.clear()
+        compiled(torch.randn(2, 3, 32, 32)).sum().backward()
+        found.append(counters["aot_autograd"]["autograd_cache_hit"])
+    assert found == [0, 0, 1]
 
 
 def test_equal_models_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

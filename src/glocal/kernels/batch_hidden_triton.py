@@ -11,6 +11,7 @@ from torch.library import register_autograd, triton_op
 from torch.nn import functional as F
 
 from glocal.kernels.convolve_triton import Place, convolve
+from glocal.kernels.naming import operator_name
 from glocal.kernels.rows_triton import Line, gate, gate_sums, moments, through
 from glocal.kernels.taps_triton import tap_gradient
 
@@ -44,10 +45,10 @@ def run_batch_hidden(
     return [hidden, convolved, mean, var, mean2, var2, pooled]
 
 
-batch_hidden_tokens = triton_op("glocal::batch_hidden", run_batch_hidden, mutates_args={})
+batch_hidden_tokens = triton_op(operator_name("batch_hidden"), run_batch_hidden, mutates_args={})
 
 
-@triton_op("glocal::batch_hidden_backward", mutates_args={})
+@triton_op(operator_name("batch_hidden_backward"), mutates_args={})
 def batch_hidden_backward(
     grad: Tensor,
     tokens: Tensor,
@@ -96,10 +97,10 @@ def run_batch_tokens(tokens: Tensor, norm: list[Tensor], eps: float, prefix: int
     return [gate(tokens, prefix, _line(mean, var, norm, eps), 0, one), mean, var]
 
 
-batch_tokens = triton_op("glocal::batch_tokens", run_batch_tokens, mutates_args={})
+batch_tokens = triton_op(operator_name("batch_tokens"), run_batch_tokens, mutates_args={})
 
 
-@triton_op("glocal::batch_tokens_backward", mutates_args={})
+@triton_op(operator_name("batch_tokens_backward"), mutates_args={})
 def batch_tokens_backward(
     grad: Tensor, tokens: Tensor, mean: Tensor, var: Tensor, norm: list[Tensor], eps: float, prefix: int
 ) -> list[Tensor]:
@@ -181,5 +182,5 @@ def _back_tokens(ctx, grads: list[Tensor]):
     return inward, weights, None, None
 
 
-register_autograd("glocal::batch_tokens", _back_tokens, setup_context=_keep_tokens)
-register_autograd("glocal::batch_hidden", _back, setup_context=_keep)
+register_autograd(operator_name("batch_tokens"), _back_tokens, setup_context=_keep_tokens)
+register_autograd(operator_name("batch_hidden"), _back, setup_context=_keep)

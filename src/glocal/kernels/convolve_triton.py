@@ -141,7 +141,7 @@ def _convolve(
             waiting = waiting + ((),)
     others = ()
     if ADD or BACK:
-        for j in tl.static_range(min(BESIDE, STRIP)):
+        for j in tl.static_range(BESIDE if BESIDE < STRIP else STRIP):  # Triton 3.4's min() gives no constant
             others = others + (load_beside(more, left, inside, j, WIDTH, ADD_TOKEN, STRIP),)
     for j in tl.static_range(STRIP + SIDE - 1):
         if j + AHEAD < STRIP + SIDE - 1 and (STRIP < WIDTH or (j + AHEAD >= half and j + AHEAD - half < WIDTH)):

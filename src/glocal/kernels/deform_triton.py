@@ -9,6 +9,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
+from glocal.kernels.naming import operator_name
+
 LANES = 64
 
 
@@ -101,10 +103,10 @@ def run_gather_taps(patches: Tensor, offset: Tensor, kernel: int, stride: int, p
     return out
 
 
-gather_taps = triton_op("glocal::gather_taps", run_gather_taps, mutates_args={})
+gather_taps = triton_op(operator_name("gather_taps"), run_gather_taps, mutates_args={})
 
 
-@triton_op("glocal::gather_taps_backward", mutates_args={})
+@triton_op(operator_name("gather_taps_backward"), mutates_args={})
 def gather_taps_backward(
     grad: Tensor, patches: Tensor, offset: Tensor, kernel: int, stride: int, padding: int
 ) -> list[Tensor]:
@@ -133,4 +135,4 @@ def _back(ctx, grad: Tensor):
     return *gather_taps_backward(grad.contiguous(), patches, offset, *ctx.rest), None, None, None
 
 
-register_autograd("glocal::gather_taps", _back, setup_context=_keep)
+register_autograd(operator_name("gather_taps"), _back, setup_context=_keep)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.library import register_autograd, triton_op
 
 from glocal.kernels.convolve_triton import Place, convolve
+from glocal.kernels.naming import operator_name
 from glocal.kernels.taps_triton import tap_gradient
 
 
@@ -19,10 +20,10 @@ def run_depthwise(
     return out
 
 
-depthwise_tokens = triton_op("glocal::depthwise", run_depthwise, mutates_args={})
+depthwise_tokens = triton_op(operator_name("depthwise"), run_depthwise, mutates_args={})
 
 
-@triton_op("glocal::depthwise_backward", mutates_args={})
+@triton_op(operator_name("depthwise_backward"), mutates_args={})
 def depthwise_backward(
     grad: Tensor,
     tokens: Tensor,
@@ -78,4 +79,4 @@ def _back(ctx, grad: Tensor):
     return first, others, None, None, None, None, None
 
 
-register_autograd("glocal::depthwise", _back, setup_context=_keep)
+register_autograd(operator_name("depthwise"), _back, setup_context=_keep)

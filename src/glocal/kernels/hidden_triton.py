@@ -7,9 +7,10 @@ from torch import Tensor
 from torch.library import triton_op
 
 from glocal.kernels.convolve_triton import Place, convolve
+from glocal.kernels.naming import operator_name
 
 
-@triton_op("glocal::hidden", mutates_args={})
+@triton_op(operator_name("hidden"), mutates_args={})
 def hidden_tokens(
     tokens: Tensor,
     weight: Tensor,

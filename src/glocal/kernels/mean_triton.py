@@ -8,6 +8,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import register_autograd, triton_op, wrap_triton
 
+from glocal.kernels.naming import operator_name
+
 FEW = 32  # images
 ROWS, LANES, AHEAD = 32, 64, 4  # tokens and channels at a time, and how many such loads are under way
 
@@ -41,7 +43,7 @@ def run_mean(tokens: Tensor) -> Tensor:
     return out
 
 
-mean_tokens = triton_op("glocal::mean_token", run_mean, mutates_args={})
+mean_tokens = triton_op(operator_name("mean_token"), run_mean, mutates_args={})
 
 
 def _keep(ctx, inputs, output) -> None:
@@ -52,4 +54,4 @@ def _back(ctx, grad: Tensor) -> Tensor:
     return (grad / ctx.count)[:, None].expand(-1, ctx.count, -1)
 
 
-register_autograd("glocal::mean_token", _back, setup_context=_keep)
+register_autograd(operator_name("mean_token"), _back, setup_context=_keep)

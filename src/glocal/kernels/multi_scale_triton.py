@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.library import register_autograd, triton_op
 
 from glocal.kernels.convolve_triton import Place, convolve
+from glocal.kernels.naming import operator_name
 from glocal.kernels.project_triton import project
 from glocal.kernels.taps_triton import tap_gradient
 
@@ -34,10 +35,10 @@ def run_multi_scale(
     return [out, *kept]
 
 
-multi_scale_tokens = triton_op("glocal::multi_scale", run_multi_scale, mutates_args={})
+multi_scale_tokens = triton_op(operator_name("multi_scale"), run_multi_scale, mutates_args={})
 
 
-@triton_op("glocal::multi_scale_backward", mutates_args={})
+@triton_op(operator_name("multi_scale_backward"), mutates_args={})
 def multi_scale_backward(
     grad: Tensor,
     tokens: Tensor,
@@ -121,4 +122,4 @@ def _back(ctx, grads: list[Tensor]):
     return first, others[:s], others[s:], bias if ctx.biased else None, None, None, None, None
 
 
-register_autograd("glocal::multi_scale", _back, setup_context=_keep)
+register_autograd(operator_name("multi_scale"), _back, setup_context=_keep)

@@ -45,7 +45,8 @@ class PerformerAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         k, q, v = self.kqv(x).chunk(3, dim=-1)
-        kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"  # counting runs on "meta"
+        # Counting runs on "meta", which autocast does not know; torch 2.11 cannot trace the question what it does know.
+        kind = "cpu" if x.device.type == "meta" else x.device.type
         with torch.autocast(kind, enabled=False):  # exponentials of squares do not fit half precision
             keys, queries, values = self.features(k.float()), self.features(q.float()), v.float()
             # The released 1e-8 is added to a sum that can be as small. ONNX's optimiser takes such a summand for zero
@@ -121,7 +122,7 @@ class TokensToToken(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Lattice]:
         patch_map = image
-        for split, step in zip(self.splits, (self.attention1, self.attention2), strict=False):
+        for split, step in zip(self.splits[:-1], (self.attention1, self.attention2), strict=True):
             tokens, lattice = soft_split(patch_map, split)
             patch_map = lattice.split(step(tokens, lattice))[1]
         tokens, lattice = soft_split(patch_map, self.splits[-1])

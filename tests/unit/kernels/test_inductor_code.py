@@ -1,7 +1,7 @@
-"""Compiled training leaves attention's output as eager training has it, in every block; compiled for a GPU without one.
+"""What inductor makes of compiled training, for a GPU that need not be there.
 
-Where blocks differ in that alone, cuDNN's attention takes one block's graph for another's, and gradients go wrong
-(benchmarks/NOTES.md).
+Where blocks differ in how the output of attention lies, and in that alone, one block's cuDNN graph is taken for another's,
+and gradients go wrong (benchmarks/NOTES.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import glocal
-from glocal.kernels import dispatch
+from glocal.kernels import dispatch, multi_scale
+from glocal.mechanisms import life
 from glocal.optimize import TRAINING
 
 pytestmark = [
@@ -50,3 +51,16 @@ def test_layout_optimisation_would_not() -> None:
     last, first = _outputs("life", layout_optimization=True)
     assert last == BY_TOKEN
     assert first != last
+
+
+def test_the_kernels_have_no_whole_gradient_written_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention gives three gradients, whose stack is 576 wide: a kernel's argument would be written out, each time."""
+    from without_gpu import training_code  # pyright: ignore
+
+    for module in (life, multi_scale):
+        monkeypatch.setattr(module, "pays", lambda *_: True)
+    words = {"img_size": 32, "patch_size": 4, "num_classes": 10, "depth": 1}
+    model = glocal.create_model("deit_tiny_patch16_224", glocal.LIFE(), **words).train()
+    backward = training_code(model, torch.empty(256, 3, 32, 32), **TRAINING)[1]
+    assert backward.count("_convolve") >= 2
+    assert "empty_strided_cuda((256, 65, 576)" not in backward
