@@ -201,6 +201,18 @@ def test_a_student_moves_towards_its_teacher(tmp_path: Path, kind: str, name: st
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_mixing_an_odd_number_of_images_is_refused() -> None:
+    from glocal.data.feed import feed
+    from glocal.data.order import Order
+    from glocal.train.tasks.classify import Classify
+
+    settings = recipe(mix=MixSettings(mixup=0.8), batch=30)
+    pair = open_data(settings)
+    source = feed(pair.train, pair.val, settings.data, Order(160, 30, world=2), torch.device("cpu"), (8, 8))
+    with pytest.raises(GlocalError, match="each of 2 processes gets 15 at a time.*a multiple of 4"):
+        Classify(settings, source, 10)
+
+
 def test_mixing_is_drawn_from_the_key_alone() -> None:
     from glocal.train.tasks.classify import _mixed, _mixup
 
