@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 from torch import nn
 
 from glocal.data.dense import DensePair
+from glocal.data.facts import facts
 from glocal.data.feed import FileFeed, feed
 from glocal.data.images import Pair
 from glocal.data.order import Order
@@ -156,6 +157,7 @@ def _train(
     for note in opened.notes:
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
+    loop.images = facts(opened)
     went_on = resume and _go_on(loop, folder, accelerator, show, part)
     if not went_on:
         loop.journal.clear()
@@ -209,7 +211,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     with checkpoint.alone_in(folder):
         try:
             yield
-        except GlocalError:
+        except (GlocalError, KeyboardInterrupt):
             made = set(folder.iterdir()) - before
             if not (folder / "log.jsonl").exists() and not _checkpoints(folder):
                 for path in made:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError
 from glocal.recipes.run import accelerate as start
 from glocal.recipes.run import open_data, prepare, run, seed
@@ -160,6 +162,36 @@ def test_a_resumed_recipe_that_differs_is_refused_with_the_difference(tmp_path: 
     changed = recipe(epochs=1, optim=OptimSettings(lr=0.5))
     with pytest.raises(GlocalError, match=r"optim\.lr: 0\.001 -> 0\.5"):
         _run(changed, tmp_path / "run", resume=True)
+
+
+def _folder(root: Path, classes: str, images: int) -> None:
+    for number, name in enumerate(classes):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(images):
+            Image.new("RGB", (8, 8), (80 * number, 10 * i, 0)).save(root / name / f"{i}.png")
+
+
+@pytest.mark.parametrize(
+    ("classes", "images", "told"), [("ab", 9, "training images: 8 -> 14"), ("abc", 5, "training images: 8 -> 12")]
+)
+def test_a_run_whose_images_have_changed_is_not_gone_on_with(
+    tmp_path: Path, classes: str, images: int, told: str
+) -> None:
+    _folder(tmp_path / "data", "ab", 5)
+    settings = recipe(epochs=1, data=DataSettings(str(tmp_path / "data"), batch_size=4, workers=0))
+    _run(settings, tmp_path / "run")
+    _folder(tmp_path / "data", classes, images)
+    with pytest.raises(GlocalError, match=f"run was begun with other images: {told}"):
+        _run(settings, tmp_path / "run", resume=True)
+
+
+def test_the_same_number_of_images_of_other_classes_is_noticed_too(tmp_path: Path) -> None:
+    _folder(tmp_path / "data", "ab", 5)
+    settings = recipe(epochs=1, data=DataSettings(str(tmp_path / "data"), batch_size=4, workers=0))
+    _run(settings, tmp_path / "run")
+    (tmp_path / "data" / "b").rename(tmp_path / "data" / "c")
+    with pytest.raises(GlocalError, match="other images: checksum of labels"):
+        _run(settings, tmp_path / "run", resume=True)
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
