@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glocal.data.decode import parts_to_memory
+from glocal.data.decode import parts_to_memory, share_seen
 from glocal.data.folders import folder
 from glocal.data.images import (
     FileImages,
@@ -249,7 +249,9 @@ def in_memory(pair: Pair, settings: DataSettings, size: tuple[int, int]) -> Pair
     """Bring images to one size and keep them as bytes, where the settings ask for it or the set is small."""
     if not fits(pair, settings, size):
         return pair
-    (train, val), notes = parts_to_memory((pair.train, pair.val), size, settings.unreadable)
+    (train, val), notes = parts_to_memory(
+        [(pair.train, 1.0), (pair.val, share_seen(settings, size))], size, settings.unreadable
+    )
     return Pair(train, val, pair.notes + notes)
 
 
