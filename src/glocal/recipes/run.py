@@ -24,7 +24,7 @@ from glocal.data.images import Pair
 from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
-from glocal.recipes.build import build, image_size, try_on
+from glocal.recipes.build import build, image_size, try_on, try_teacher
 from glocal.recipes.dense import DENSE, built_dense, dense_task, open_dense
 from glocal.recipes.dense_trial import try_on_dense
 from glocal.recipes.lines import write
@@ -127,6 +127,7 @@ def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, fo
     teacher = None
     if recipe.distill is not None:
         teacher = Teacher.build(recipe.distill, classes, (images.mean, images.std), accelerator.device)
+        try_teacher(teacher.model, recipe.distill.teacher, recipe, pair)
         if hasattr(model, "set_distilled_training"):
             model.set_distilled_training(True)  # pyright: ignore[reportCallIssue]
     task = Classify(recipe, source, classes, teacher)

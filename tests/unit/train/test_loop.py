@@ -233,6 +233,15 @@ def test_a_student_moves_towards_its_teacher(tmp_path: Path, kind: str, name: st
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_a_teacher_that_does_not_take_the_images_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    teacher = create_model("vit_tiny_patch16_224", num_classes=10, in_chans=1, **{**HOST, "img_size": 12})
+    save(teacher, tmp_path / "teacher.safetensors")
+    settings = recipe(distill=DistillSettings(str(tmp_path / "teacher.safetensors")))
+    with pytest.raises(GlocalError, match=r"the teacher .* cannot take images of 1 channels and 8x8 pixels"):
+        _run(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_mixing_an_odd_number_of_images_is_refused() -> None:
     from glocal.data.feed import feed
     from glocal.data.order import Order
