@@ -124,11 +124,25 @@ def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
     train = npz(train_file)
     if val_file is None:
         return _held_out(train, settings, seed)
-    val = npz(val_file)
+    train, val = _named_alike(train, npz(val_file))
     if val.classes != train.classes:
-        raise GlocalError(f"{train_file.name} has {len(train.classes)} classes, {val_file.name} {len(val.classes)}.")
+        names = few(sorted(set(train.classes) ^ set(val.classes))) or "the same in another order"
+        raise GlocalError(
+            f"{train_file.name} has {len(train.classes)} classes and {val_file.name} has {len(val.classes)}; they differ "
+            f"in {names}. Both need the same `classes`, in one order; a file without names takes those of the other."
+        )
     val = with_channels(val, train.pixels.shape[1])
     return Pair(train, replace(val, mean=train.mean, std=train.std))
+
+
+def _named_alike(train: MemoryImages, val: MemoryImages) -> tuple[MemoryImages, MemoryImages]:
+    """Give the classes of a part that only numbers them, or has no image of the last ones, the names of the other."""
+    numbered = [part.classes == tuple(map(str, range(len(part.classes)))) for part in (train, val)]
+    if numbered[1] and len(val.classes) <= len(train.classes):
+        return train, replace(val, classes=train.classes)
+    if numbered[0] and len(train.classes) <= len(val.classes):
+        return replace(train, classes=val.classes), val
+    return train, val
 
 
 def _held_out(images: MemoryImages | FileImages, settings: DataSettings, seed: int) -> Pair:

@@ -329,6 +329,41 @@ def test_photos_stand_upright_wherever_they_are_read(tmp_path: Path, notes: byte
     assert read_picture(tmp_path / "a" / "0.png").tobytes() == read.tobytes()
 
 
+def _part(path: Path, labels: list[int], classes: str = "") -> None:
+    named = {"classes": np.array(list(classes))} if classes else {}
+    np.savez(path, images=np.zeros((len(labels), 8, 8, 3), np.uint8), labels=np.array(labels), **named)
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "classes"),
+    [
+        (([0, 1, 2], "abc"), ([0, 1, 2], ""), "abc"),
+        (([0, 1, 2], ""), ([0, 1], "abc"), "abc"),
+        (([0, 1, 2], ""), ([0, 1], ""), "012"),
+    ],
+)
+def test_the_names_in_one_npz_are_those_of_the_other_too(
+    tmp_path: Path, train: tuple[list[int], str], val: tuple[list[int], str], classes: str
+) -> None:
+    _part(tmp_path / "train.npz", *train)
+    _part(tmp_path / "val.npz", *val)
+    pair = load(DataSettings(name=str(tmp_path)))
+    assert pair.train.classes == pair.val.classes == tuple(classes)
+
+
+def test_npz_parts_of_other_classes_are_refused_by_name(tmp_path: Path) -> None:
+    _part(tmp_path / "train.npz", [0, 1, 2], "abc")
+    _part(tmp_path / "val.npz", [0, 1, 2], "abd")
+    with pytest.raises(GlocalError, match="they differ in c, d"):
+        load(DataSettings(name=str(tmp_path)))
+    _part(tmp_path / "val.npz", [0, 1, 2], "bac")
+    with pytest.raises(GlocalError, match="the same in another order"):
+        load(DataSettings(name=str(tmp_path)))
+    _part(tmp_path / "val.npz", [0, 3])
+    with pytest.raises(GlocalError, match=r"has 3 classes and val\.npz has 4"):
+        load(DataSettings(name=str(tmp_path)))
+
+
 def test_large_images_stay_in_their_files(folder: Path) -> None:
     settings = DataSettings(name=str(folder))
     assert isinstance(in_memory(load(settings), settings, (224, 224)).train, FileImages)
