@@ -97,13 +97,13 @@ def plan(
     built = None if given is None else given[1].get("img_size")
     if size is not None and built not in (None, size, (size, size)):
         raise GlocalError(f"--size is {size}, but the host is to have img_size={built}. Give one of them.")
-    chosen_size, notes = _size(pair, size or built)
-    made, few = _host(given, chosen_size, patch, small=data is None, pretrained=pretrained)
-    pixels = chosen_size[0] if chosen_size[0] == chosen_size[1] else chosen_size
+    shape, notes = _size(pair, size or built)
+    made, few = _host(given, shape, patch, small=data is None, pretrained=pretrained)
+    pixels = shape[0] if shape[0] == shape[1] else shape
     batch = batch or min(64 if data is None else 128, _power(len(pair.train) // 4))
     if batch > len(pair.train):
         raise GlocalError(f"--batch is {batch}, but there are only {len(pair.train)} training images. Use fewer.")
-    chosen = augment or ("none" if data is None else "light" if max(chosen_size) <= 96 else "crop")
+    chosen = augment or ("none" if data is None else "light" if max(shape) <= 96 else "crop")
     if chosen not in PRESETS:
         raise GlocalError(f"unknown augmentation {chosen!r}. There are: {', '.join(PRESETS)}.")
     recipe = Recipe(
@@ -209,7 +209,7 @@ def few_patches(height: int, width: int) -> str:
 
 
 def fitting_patch(size: int, of: int | None = None) -> int:
-    """Choose a patch so that a side has about 8 patches, 14 for large images; it parts `of`, the side itself if not given."""
+    """Choose a patch so that a side has about 8 patches, 14 for large images, and so that it parts `of` evenly."""
     wanted = 4 if size <= 8 else 8 if size <= 96 else 14
     divisors = [each for each in range(1, size + 1) if (of or size) % each == 0]
     return min(divisors, key=lambda each: (abs(size // each - wanted), each))

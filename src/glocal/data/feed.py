@@ -187,6 +187,4 @@ def evaluation_transform(settings: DataSettings, size: tuple[int, int], mean: An
     """Resize, centre crop, normalise."""
     from timm.data.transforms_factory import create_transform
 
-    return create_transform(
-        size, interpolation="bicubic", mean=mean, std=std, crop_pct=share_seen(settings, size)
-    )
+    return create_transform(size, interpolation="bicubic", mean=mean, std=std, crop_pct=share_seen(settings, size))

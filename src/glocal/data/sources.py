@@ -128,8 +128,8 @@ def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
     if val.classes != train.classes:
         names = few(sorted(set(train.classes) ^ set(val.classes))) or "the same in another order"
         raise GlocalError(
-            f"{train_file.name} has {len(train.classes)} classes and {val_file.name} has {len(val.classes)}; they differ "
-            f"in {names}. Both need the same `classes`, in one order; a file without names takes those of the other."
+            f"{train_file.name} has {len(train.classes)} classes and {val_file.name} has {len(val.classes)}; "
+            f"they differ in {names}. Both need the same `classes`, in one order; one file alone may name them."
         )
     val = with_channels(val, train.pixels.shape[1])
     return Pair(train, replace(val, mean=train.mean, std=train.std))

@@ -71,7 +71,8 @@ def try_on(model: nn.Module, recipe: Recipe, pair: Pair) -> None:
 
 def try_teacher(model: nn.Module, name: str, recipe: Recipe, pair: Pair) -> None:
     """Show the teacher one empty image too: it is given what the student is given."""
-    _show(model, f"the teacher {name}", recipe, pair, "Take one of this size, or give distill.arguments to one by name.")
+    advice = "Take one of this size, or give distill.arguments to one by name."
+    _show(model, f"the teacher {name}", recipe, pair, advice)
 
 
 def _show(model: nn.Module, name: str, recipe: Recipe, pair: Pair, advice: str) -> None:

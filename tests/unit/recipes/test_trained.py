@@ -167,6 +167,13 @@ def test_predict_leaves_what_is_hidden_in_a_folder_and_takes_no_folder_for_an_im
     assert broken == []
 
 
+def test_predict_tells_of_a_missing_place_before_it_computes(run: str, tmp_path: Path, monkeypatch) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    monkeypatch.setattr("glocal.recipes.trained.open_trained", lambda path: pytest.fail("the model was opened"))
+    with pytest.raises(GlocalError, match=r"gone\.png does not exist"):
+        predict(run, [tmp_path / "a.png", tmp_path / "gone.png"], 1)
+
+
 def test_predict_sees_deep_greys_as_it_sees_their_eight_bits(run: str, tmp_path: Path) -> None:
     shades = np.random.default_rng(0).integers(0, 256, (8, 8))
     Image.fromarray(shades.astype(np.uint8)).save(tmp_path / "8.png")
