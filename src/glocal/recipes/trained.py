@@ -114,8 +114,8 @@ def _usual(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def predict(path: str, places: Sequence[Path], top: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Give each image's likeliest classes, and which images could not be read."""
-    files = list(image_files(places))  # a place that is not there is told before anything is computed
     trained = open_trained(path)
+    files = list(image_files(places))  # a place that is not there is told before anything is computed
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
     for file in files:

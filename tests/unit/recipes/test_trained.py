@@ -169,7 +169,7 @@ def test_predict_leaves_what_is_hidden_in_a_folder_and_takes_no_folder_for_an_im
 
 def test_predict_tells_of_a_missing_place_before_it_computes(run: str, tmp_path: Path, monkeypatch) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    monkeypatch.setattr("glocal.recipes.trained.open_trained", lambda path: pytest.fail("the model was opened"))
+    monkeypatch.setattr("glocal.recipes.trained._image", lambda *_: pytest.fail("an image was read"))
     with pytest.raises(GlocalError, match=r"gone\.png does not exist"):
         predict(run, [tmp_path / "a.png", tmp_path / "gone.png"], 1)
 
