@@ -9,6 +9,8 @@ from torch import nn
 
 from glocal.enhance import fold
 
+TRAINING = {"layout_optimization": False}  # inductor's settings: attention's output stays as it was laid out
+
 
 def optimize(model: nn.Module, *, graphs: bool = False, dynamic: bool | None = None) -> nn.Module:
     """Give a compiled inference copy of a model.
@@ -50,6 +52,6 @@ def _training(graph: torch.fx.GraphModule, inputs: list[Any], *, graphs: bool) -
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
-        return compile_fx(graph, inputs, config_patches={"layout_optimization": False, "triton.cudagraphs": graphs})
+        return compile_fx(graph, inputs, config_patches={**TRAINING, "triton.cudagraphs": graphs})
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

@@ -22,26 +22,32 @@ from glocal.zoo import create_model
 _KEY = "glocal"
 
 
-def save(model: nn.Module, path: str | Path) -> None:
+def save(model: nn.Module, path: str | Path, facts: Mapping[str, Any] | None = None) -> None:
     """Write weights and recipe of a model to one file; nothing is left behind if it fails half way.
 
     A host that was not made by `glocal.create_model` is saved with its class name only, and `load` asks for it.
+    `facts` are what else a reader should know: the names of the classes, how images were normalised.
     """
-    path, model = Path(path), _unwrapped(model)
-    if path.is_dir():
-        raise GlocalError(f"{path} is a folder; save() writes one file, such as {path / 'model.safetensors'}.")
-    refuse_device(path)
+    model = _unwrapped(model)
     if getattr(getattr(model, "glocal", None), "folded", False):
         raise GlocalError(
             "this is a folded copy, which load() could not rebuild. Save the model it was made from, and fold() again "
             "after load(); export() keeps a folded copy as it is."
         )
+    write(model.state_dict(), recipe_of(model) | ({"facts": dict(facts)} if facts else {}), Path(path))
+
+
+def write(state: Mapping[str, Tensor], recipe: Mapping[str, Any], path: Path) -> None:
+    """Write a model's tensors with its recipe, whole or not at all."""
+    if path.is_dir():
+        raise GlocalError(f"{path} is a folder; a model goes into one file, such as {path / 'model.safetensors'}.")
+    refuse_device(path)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
         usual = part.stat().st_mode  # safetensors would let no one but the owner read
-        save_file(_tensors(model), part, metadata={"format": "pt", _KEY: json.dumps(_recipe(model))})
+        save_file(_apart(state), part, metadata={"format": "pt", _KEY: json.dumps(recipe)})
         part.chmod(usual)
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -86,6 +92,11 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """Read what a file says of the model in it."""
     if not path.is_file():
         raise GlocalError(f"{path} is not a file. load() wants one that glocal.save() wrote.")
+    if path.suffix == ".pt" and path.parent.name == "checkpoints":
+        raise GlocalError(
+            f"{path} is a training checkpoint. `glocal convert {path} -o {path.parent.parent / path.stem}.safetensors` "
+            f"makes a model of it."
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -109,7 +120,8 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def _recipe(model: nn.Module) -> dict[str, Any]:
+def recipe_of(model: nn.Module) -> dict[str, Any]:
+    """Tell how a model is made again: its host, and what was grafted."""
     record = getattr(model, "glocal", None)
     record = record if isinstance(record, Record) else Record(type(model).__name__)
     known = record.name is not None and _is_json(record.arguments)
@@ -142,10 +154,10 @@ def _restore_shape(model: nn.Module, shape: Mapping[str, Any]) -> None:
         resize(**sizes)
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
+def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     tensors: dict[str, Tensor] = {}
-    for name, each in model.state_dict().items():
+    for name, each in state.items():
         shared = each.data_ptr() in seen  # safetensors refuses tensors that share memory
         seen.add(each.data_ptr())
         tensors[name] = each.clone() if shared else each.contiguous()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from glocal.cli import app
@@ -21,8 +22,10 @@ from glocal.recipes.dense import build_dense, open_dense
 from glocal.recipes.dense_trained import evaluate_dense, predict_dense
 from glocal.recipes.run import run
 from glocal.recipes.schema import parse
+from glocal.store import read_recipe, write
 from glocal.train.optim import groups
 from glocal.train.tasks.segment import Segment
+from glocal.train.unpack import unpack
 from tests.dense_sets import write_camvid, write_coco, write_voc
 
 RECIPE = """
@@ -77,6 +80,13 @@ def test_a_segmenter_trains_and_is_measured(tmp_path: Path, head: str) -> None:
     assert metrics["classes"] == ["ground", "red", "blue"]
     assert {"miou", "accuracy", "mean_accuracy"} <= set(metrics)
     assert evaluate_dense(str(tmp_path / "run"))[0]["miou"] == pytest.approx(metrics["miou"], abs=1e-4)
+    if head == "linear":  # the same of a checkpoint, in the folder of a run that was stopped
+        (tmp_path / "run" / "model.safetensors").unlink()
+        (tmp_path / "run" / "metrics.json").unlink()
+        assert unpack(tmp_path / "run" / "checkpoints" / "last.pt", tmp_path / "run" / "last.safetensors")
+        figures, classes = evaluate_dense(str(tmp_path / "run" / "last.safetensors"))
+        assert figures["miou"] == pytest.approx(metrics["miou"], abs=1e-4)
+        assert list(classes) == metrics["classes"]
 
 
 def test_a_segmenter_learns_what_it_is_shown(tmp_path: Path) -> None:
@@ -210,7 +220,11 @@ def test_a_run_that_is_not_finished_is_refused_by_eval_and_predict(tmp_path: Pat
     text = RECIPE.format(head="{name: linear}", data=write_camvid(tmp_path / "set"), **SEGMENT)
     run(parse(text), tmp_path / "run")
     (tmp_path / "run" / "metrics.json").unlink()
-    with pytest.raises(GlocalError, match="holds no metrics.json"):
+    file = tmp_path / "run" / "model.safetensors"
+    recipe = read_recipe(file)
+    recipe.pop("facts")  # as where only the weights were copied
+    write(load_file(file), recipe, file)
+    with pytest.raises(GlocalError, match="neither model.safetensors nor .*metrics.json names the classes"):
         evaluate_dense(str(tmp_path / "run"))
     (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(GlocalError, match=r"holds no model.safetensors. Finish it"):

@@ -35,7 +35,7 @@ def open_classifier(
         if pretrained or checkpoint:
             option = "--pretrained" if pretrained else "--checkpoint"
             raise GlocalError(f"{option} gives weights to a model by its name; {text} has its own. Leave it out.")
-        released = place.is_file() and place.suffix != ".safetensors"
+        released = place.is_file() and place.suffix != ".safetensors" and place.parent.name != "checkpoints"
         trained = without_run(load_released(place)) if released else open_trained(text)
     elif ":" in text or is_model(text.split(".")[0]):  # a colon is of a hub
         trained = _named(text, pretrained, checkpoint)

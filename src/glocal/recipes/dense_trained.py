@@ -24,6 +24,7 @@ from glocal.recipes.dense import DENSE, dense_size, dense_task, open_dense
 from glocal.recipes.reopen import reopen
 from glocal.recipes.schema import read, with_data
 from glocal.recipes.trained import facts_of
+from glocal.store import read_recipe
 from glocal.train.checkpoint import write_bytes
 from glocal.train.settings import Recipe
 from glocal.train.tasks.detect import to_size
@@ -71,17 +72,18 @@ def is_dense(path: str) -> bool:
 def _folder(path: str) -> Path:
     """Give a run's folder, of which its model may be named too."""
     place = Path(path)
-    return place.parent if place.is_file() and place.name == "model.safetensors" else place
+    return place.parent if place.is_file() and place.suffix == ".safetensors" else place
 
 
 def open_dense_run(path: str) -> TrainedDense:
     """Open the folder of a finished detection or segmentation run."""
     folder = _folder(path)
-    if not (folder / "model.safetensors").exists():
+    file = folder / "model.safetensors" if Path(path).is_dir() else Path(path)
+    if not file.exists():
         raise GlocalError(f"{folder} holds no model.safetensors. Finish it with `glocal train … --resume`.")
-    model = reopen(folder / "model.safetensors").to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model = reopen(file).to("cuda" if torch.cuda.is_available() else "cpu").eval()
     recipe = read(folder / "recipe.yaml")
-    facts = facts_of(folder / "metrics.json")
+    facts = facts_of(folder / "metrics.json") or read_recipe(file).get("facts", {})
     if missing := [name for name in ("classes", "mean", "std") if name not in facts]:
         raise GlocalError(f"{folder / 'metrics.json'} lacks {', '.join(missing)}. Finish the run with --resume.")
     return TrainedDense(model, recipe, tuple(facts["classes"]), tuple(facts["mean"]), tuple(facts["std"]))

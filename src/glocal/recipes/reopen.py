@@ -11,7 +11,7 @@ from torch import nn
 from glocal.errors import GlocalError
 from glocal.recipes.dense import DENSE, build_dense
 from glocal.recipes.schema import read
-from glocal.store import load
+from glocal.store import load, read_recipe
 
 
 def reopen(file: Path) -> nn.Module:
@@ -20,10 +20,12 @@ def reopen(file: Path) -> nn.Module:
     recipe = read(recipe_file) if recipe_file.is_file() else None
     if recipe is None or recipe.task not in DENSE:
         return load(file)
-    if not metrics_file.is_file():
-        raise GlocalError(f"{file.parent} holds no metrics.json, which names its classes. Was the run cut short?")
-    classes = json.loads(metrics_file.read_text()).get("classes")
+    facts = json.loads(metrics_file.read_text()) if metrics_file.is_file() else read_recipe(file).get("facts", {})
+    classes = facts.get("classes")
     if not classes or recipe.head is None:
-        raise GlocalError(f"{metrics_file} names no classes, so the head of {file.parent.name} cannot be made again.")
+        raise GlocalError(
+            f"neither {file.name} nor {metrics_file} names the classes, so the head of {file.parent.name} cannot be "
+            f"made again. Was the run cut short?"
+        )
     bare = replace(recipe, host=replace(recipe.host, pretrained=False), head=replace(recipe.head, backbone=None))
     return load(file, host=build_dense(bare, len(classes)))

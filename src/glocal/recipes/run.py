@@ -159,6 +159,8 @@ def _train(
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
     loop.images = facts(opened)
+    told = {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    loop.record["facts"] = told
     went_on = resume and _go_on(loop, folder, accelerator, show, part)
     if not went_on:
         loop.journal.clear()
@@ -167,11 +169,12 @@ def _train(
     if recipe.trackers:
         accelerator.init_trackers("tracking")
     figures = loop.run(title or folder.name, part)
-    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures}
-    metrics |= {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures, **told}
     model = loop.whole()
     if accelerator.is_main_process and loop.step >= loop.total:
-        save(model, folder / "model.safetensors")
+        save(model, folder / "model.safetensors", told)
+        if loop.ema is not None:
+            save(loop.ema.module, folder / "model_ema.safetensors", told)
         checkpoint.write_json(folder / "metrics.json", metrics)
     if recipe.trackers:
         accelerator.end_training()

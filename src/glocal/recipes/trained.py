@@ -23,6 +23,7 @@ from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError
 from glocal.recipes.schema import read
 from glocal.store import load as load_model
+from glocal.store import read_recipe
 
 _MEND = "Restore it from a copy, or let `glocal train … --resume` write it again."
 
@@ -67,7 +68,7 @@ def open_trained(path: str) -> Trained:
         advice = "Finish it with `glocal train … --resume`." if begun else "It is no run folder."
         raise GlocalError(f"{place} holds no model.safetensors. {advice}")
     model = load_model(file)
-    facts = facts_of(file.parent / "metrics.json")
+    facts = facts_of(file.parent / "metrics.json") or read_recipe(file).get("facts", {})
     recipe = file.parent / "recipe.yaml"
     if not facts and not recipe.exists():
         return without_run(model)

@@ -22,7 +22,7 @@ _PLACES = ("model", "state_dict", "model_state", "model_ema", "state_dict_ema")
 
 def read_tensors(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the state dict in a file, or in a mapping; wrappings of training scripts are taken off."""
-    content = source if isinstance(source, Mapping) else _read(Path(source))
+    content = source if isinstance(source, Mapping) else read_file(Path(source))
     where = "the state dict given" if isinstance(source, Mapping) else str(source)
     if not isinstance(content, Mapping):
         raise GlocalError(f"{where} holds a {type(content).__name__}, not a state dict of names and tensors.")
@@ -39,7 +39,8 @@ def read_tensors(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
     return {name.removeprefix("module.") if wrapped else name: value for name, value in content.items()}
 
 
-def _read(path: Path) -> Any:
+def read_file(path: Path) -> Any:
+    """Read what a file of tensors holds, as data: no code in it runs."""
     if not path.is_file():
         raise GlocalError(f"{path} is not a file. Give a checkpoint file, or the state dict itself.")
     try:

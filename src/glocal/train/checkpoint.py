@@ -96,7 +96,7 @@ def random_state() -> dict[str, Any]:
     """Take the state of every random generator."""
     return {
         "python": random.getstate(),
-        "numpy": np.random.get_state(),
+        "numpy": tuple(each.tolist() if isinstance(each, np.ndarray) else each for each in np.random.get_state()),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from glocal.data.chance import number
 from glocal.errors import GlocalError
 from glocal.optimize import compile_training
+from glocal.store import recipe_of
 from glocal.train import checkpoint
 from glocal.train.finite import check_gradients, check_loss
 from glocal.train.journal import Journal
@@ -39,6 +40,7 @@ class Loop:
         self.recipe, self.task, self.folder, self.screen = recipe, task, folder, screen
         self.accelerator, self.device = accelerator, accelerator.device
         self.model = model.to(self.device)  # as it is: saved, averaged, evaluated
+        self.record = recipe_of(self.model)  # what a checkpoint tells of the model in it
         self.ema = ModelEmaV3(self.model, decay=recipe.ema) if recipe.ema is not None else None
         self.shards = Shards(self.model) if recipe.shard and accelerator.num_processes > 1 else None
         plain_optimiser = optimiser(self.model, recipe.optim, task.images)
@@ -228,6 +230,7 @@ class Loop:
         state = {
             "recipe": plain(self.recipe),
             "images": self.images,
+            "record": self.record,
             "step": self.step,
             "model": model,
             "ema": None if self.ema is None else self.ema.module.state_dict(),

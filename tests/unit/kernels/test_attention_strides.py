@@ -1,0 +1,52 @@
+"""Compiled training leaves attention's output as eager training has it, in every block; compiled for a GPU without one.
+
+Where blocks differ in that alone, cuDNN's attention takes one block's graph for another's, and gradients go wrong
+(benchmarks/NOTES.md).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import glocal
+from glocal.kernels import dispatch
+from glocal.optimize import TRAINING
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not here"),
+    pytest.mark.skipif(torch.__version__ < (2, 11), reason="before torch 2.11 inductor asks more of a GPU"),
+]
+BY_TOKEN = "(12480, 64, 192, 1)"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+
+
+def _outputs(variant: str, **settings: object) -> list[str]:
+    from attention_strides import strides  # pyright: ignore
+    from without_gpu import training_code  # pyright: ignore
+
+    mechanisms = () if variant == "host" else glocal.named(variant)
+    words = {"img_size": 32, "patch_size": 4, "num_classes": 10, "depth": 2}
+    model = glocal.create_model("deit_tiny_patch16_224", *mechanisms, **words).train()
+    with dispatch.plain():
+        code = training_code(model, torch.empty(256, 3, 32, 32), **settings)[1]
+    return [call[-1] for call in strides(code)]
+
+
+@pytest.mark.parametrize("variant", ["life", "local-ffn", "life+local-ffn+cbs"])
+def test_compiled_training_lays_attention_out_alike_in_every_block(variant: str) -> None:
+    assert _outputs(variant, **TRAINING) == [BY_TOKEN, BY_TOKEN]
+
+
+def test_layout_optimisation_would_not() -> None:
+    """The cause; should inductor mend it, compile_training may be plain torch.compile again."""
+    last, first = _outputs("life", layout_optimization=True)
+    assert last == BY_TOKEN
+    assert first != last
