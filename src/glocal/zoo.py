@@ -35,7 +35,9 @@ def create_model(
     if not isinstance(record, Record):
         record = Record(type(model).__name__)
         model.glocal = record  # pyright: ignore[reportArgumentType]
-    record.name, record.arguments, record.steps = name, dict(arguments), []
+    # A saved model has its weights; the file they once came from may be gone when it is loaded.
+    kept = {key: value for key, value in arguments.items() if key != "checkpoint_path"}
+    record.name, record.arguments, record.steps = name, kept, []
     if mechanisms:
         model = enhance(model, *mechanisms, inplace=True, preserve=preserve)
     return _extractor(model, out_indices) if features_only else model
@@ -47,7 +49,7 @@ def _build(name: str, pretrained: bool, arguments: dict[str, Any]) -> nn.Module:
     except (OSError, RuntimeError, ValueError) as error:
         if ":" in name:  # a place on a hub or on a disk, which may not be there, or hold no model
             raise GlocalError(
-                f"{name} cannot be opened: {str(error).strip().splitlines()[0]} Places are hf-hub:owner/name, which "
+                f"{name} cannot be opened: {_told(error)} Places are hf-hub:owner/name, which "
                 f"needs a connection, and local-dir:folder, which holds timm's config.json."
             ) from error
         if "allocate memory" in str(error):
@@ -55,9 +57,13 @@ def _build(name: str, pretrained: bool, arguments: dict[str, Any]) -> nn.Module:
         if not pretrained or isinstance(error, ValueError):
             raise
         raise GlocalError(
-            f"the pretrained weights of {name} cannot be had: {str(error).splitlines()[0]} Leave out pretrained=True; "
+            f"the pretrained weights of {name} cannot be had: {_told(error)} Leave out pretrained=True; "
             f"the authors' checkpoints load with glocal.load_released(file)."
         ) from error
+
+
+def _told(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), f"{type(error).__name__}.")
 
 
 def check_name(name: str) -> None:

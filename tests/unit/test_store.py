@@ -39,6 +39,21 @@ def test_a_created_model_comes_back_by_itself(path: Path) -> None:
     assert again.glocal.name == NAME
 
 
+def test_a_model_begun_from_a_checkpoint_comes_back_without_it(path: Path, tmp_path: Path) -> None:
+    shape = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 2, "num_classes": 3}
+    first = create_model("vit_tiny_patch16_224", **shape)
+    torch.save(first.state_dict(), tmp_path / "mine.pth")
+    save(create_model("vit_tiny_patch16_224", checkpoint_path=str(tmp_path / "mine.pth"), **shape), path)
+    (tmp_path / "mine.pth").unlink()
+    assert torch.equal(load(path).state_dict()["head.weight"], first.state_dict()["head.weight"])
+
+
+@pytest.mark.parametrize("file", ["gone.pth", "gone.safetensors"])
+def test_pretrained_weights_of_a_file_that_is_gone_are_told(file: str, tmp_path: Path) -> None:
+    with pytest.raises(GlocalError, match="cannot be had: FileNotFoundError"):
+        create_model("vit_tiny_patch16_224", pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path / file)})
+
+
 def test_what_was_changed_after_building_comes_back_too(path: Path) -> None:
     model = create_model(NAME, LIFE(), **TINY).eval()
     model.reset_classifier(3)

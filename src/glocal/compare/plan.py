@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import gcd, inf
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,17 @@ def plan(
     pair = load(DataSettings(name=name))
     # The folder is left with recipes that run from anywhere.
     settings = DataSettings(name=_anywhere(name))
-    pixels, notes = _size(pair, size)
-    made, few = _host(host, pixels, patch, small=data is None, pretrained=pretrained)
+    given = None if host is None else _read_host(host)
+    built = None if given is None else given[1].get("img_size")
+    if size is not None and built not in (None, size, (size, size)):
+        raise GlocalError(f"--size is {size}, but the host is to have img_size={built}. Give one of them.")
+    shape, notes = _size(pair, size or built)
+    made, few = _host(given, shape, patch, small=data is None, pretrained=pretrained)
+    pixels = shape[0] if shape[0] == shape[1] else shape
     batch = batch or min(64 if data is None else 128, _power(len(pair.train) // 4))
     if batch > len(pair.train):
         raise GlocalError(f"--batch is {batch}, but there are only {len(pair.train)} training images. Use fewer.")
-    chosen = augment or ("none" if data is None else "light" if pixels <= 96 else "crop")
+    chosen = augment or ("none" if data is None else "light" if max(shape) <= 96 else "crop")
     if chosen not in PRESETS:
         raise GlocalError(f"unknown augmentation {chosen!r}. There are: {', '.join(PRESETS)}.")
     recipe = Recipe(
@@ -145,40 +150,56 @@ def _variant(text: str) -> Variant:
     return Variant(spelled(*mechanisms), mechanisms)
 
 
-def _size(pair: Pair, asked: int | None) -> tuple[int, tuple[str, ...]]:
-    """Choose the side of the square images are brought to: what most of them have, up to 224."""
-    if isinstance(pair.train, MemoryImages):
-        own = min(pair.train.pixels.shape[-2:])
-        return asked or min(own, 224), ()
+def _size(pair: Pair, asked: Any) -> tuple[tuple[int, int], tuple[str, ...]]:
+    """Choose the sides images are brought to: a square of what most of them have, up to 224."""
     if isinstance(pair.train, StreamImages):
-        return asked or 224, ()
-    found = sides(pair.train)
+        return _sides(asked or 224), ()
+    found = torch.tensor([pair.train.pixels.shape[-2:]]) if isinstance(pair.train, MemoryImages) else sides(pair.train)
     usual = int(found.min(dim=1).values.median())
-    size = asked or max((each for each in _SIZES if each <= usual), default=_SIZES[0])
-    wide = (found.max(dim=1).values / found.min(dim=1).values).median().item()
-    note = f"images of {usual} pixels are brought to {size}x{size}"
-    crop = f"; their longer side is {wide:.1f} times the shorter, so the ends are cut off" if wide > 1.4 else ""
-    return size, (note + crop,) if usual != size or crop else ()
+    if isinstance(pair.train, MemoryImages):
+        size = _sides(asked or min(usual, 224))
+    else:
+        size = _sides(asked or max((each for each in _SIZES if each <= usual), default=_SIZES[0]))
+    shape = found[:, 1] / found[:, 0] * size[0] / size[1]  # against that of the size
+    wide = torch.maximum(shape, 1 / shape).median().item()
+    note = f"images of {usual} pixels are brought to {size[0]}x{size[1]}"
+    square = f"their longer side is {wide:.1f} times the shorter, so the ends are cut off"
+    crop = f"; {square if size[0] == size[1] else 'what does not fit their shape is cut off'}" if wide > 1.4 else ""
+    return size, (note + crop,) if usual != min(size) or crop else ()
+
+
+def _sides(size: Any) -> tuple[int, int]:
+    sides = (size, size) if isinstance(size, int) else size
+    if not (isinstance(sides, tuple) and len(sides) == 2 and all(isinstance(each, int) and each > 0 for each in sides)):
+        raise GlocalError(f"the host's img_size is {size!r}; it takes pixels, such as 224 or (224, 160).")
+    return sides
 
 
 def _host(
-    text: str | None, size: int, patch: int | None, *, small: bool, pretrained: bool
+    given: tuple[str, dict[str, Any]] | None,
+    size: tuple[int, int],
+    patch: int | None,
+    *,
+    small: bool,
+    pretrained: bool,
 ) -> tuple[HostSettings, tuple[str, ...]]:
     from timm.models import get_pretrained_cfg
 
-    name, arguments = _read_host(text) if text is not None else _default_host(small, size)
+    name, arguments = given or _default_host(small, size)
     config: Any = get_pretrained_cfg(name)
-    usual = config.input_size[-1] if config is not None else 224
+    usual = tuple(config.input_size[-2:]) if config is not None else (224, 224)
     if size != usual and _takes_size(name):
-        arguments.setdefault("img_size", size)
-    if patch or (_takes_patch(name) and size < 160 and not pretrained):
-        arguments.setdefault("patch_size", patch or fitting_patch(size))
+        arguments.setdefault("img_size", size[0] if size[0] == size[1] else size)
+    if patch or (_takes_patch(name) and min(size) < 160 and not pretrained):
+        arguments.setdefault("patch_size", patch or fitting_patch(min(size), gcd(*size)))
     if small:
-        arguments = {**SMALL, **arguments} if text is None else arguments
+        arguments = {**SMALL, **arguments} if given is None else arguments
     step = arguments.get("patch_size")
-    if step and size % step:
-        raise GlocalError(f"images of {size} pixels cannot be cut into patches of {step}. Use --size or --patch.")
-    few = (few_patches(size // step, size // step),) if step and size // step < FEW else ()
+    if isinstance(step, int) and any(side % step for side in size):
+        shown = f"{size[0]}" if size[0] == size[1] else f"{size[0]}x{size[1]}"
+        raise GlocalError(f"images of {shown} pixels cannot be cut into patches of {step}. Use --size or --patch.")
+    grid = [side // step for side in size] if isinstance(step, int) and step else [FEW]
+    few = (few_patches(*grid),) if min(grid) < FEW else ()
     return HostSettings(name, pretrained, arguments), few
 
 
@@ -187,14 +208,14 @@ def few_patches(height: int, width: int) -> str:
     return f"the lattice is only {height}x{width} patches; local kernels see all of it at once. Try a larger --size."
 
 
-def fitting_patch(size: int) -> int:
-    """Choose a patch so that a side has about 8 patches, 14 for large images, and 4 at the very least."""
+def fitting_patch(size: int, of: int | None = None) -> int:
+    """Choose a patch so that a side has about 8 patches, 14 for large images, and so that it parts `of` evenly."""
     wanted = 4 if size <= 8 else 8 if size <= 96 else 14
-    divisors = [each for each in range(1, size + 1) if size % each == 0]
+    divisors = [each for each in range(1, size + 1) if (of or size) % each == 0]
     return min(divisors, key=lambda each: (abs(size // each - wanted), each))
 
 
-def _default_host(small: bool, size: int) -> tuple[str, dict[str, Any]]:
+def _default_host(small: bool, size: tuple[int, int]) -> tuple[str, dict[str, Any]]:
     if small or torch.cuda.is_available():
         return ("vit_tiny_patch16_224" if small else "deit_tiny_patch16_224"), {}
     return "vit_tiny_patch16_224", dict(MIDDLE)

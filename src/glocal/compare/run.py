@@ -27,6 +27,7 @@ from glocal.compare.figures import Figures, measure
 from glocal.compare.jobs import Job, at_a_stretch
 from glocal.compare.plan import FEW, Plan, Variant, few_patches
 from glocal.compare.rounds import Rounds, note_progress, progressed
+from glocal.data.facts import facts
 from glocal.data.images import MemoryImages, Pair
 from glocal.data.sources import in_memory
 from glocal.errors import GlocalError
@@ -34,7 +35,7 @@ from glocal.measure.cost import cost
 from glocal.recipes.build import build, image_size
 from glocal.train import checkpoint
 from glocal.train.journal import read
-from glocal.train.plain import differences, plain
+from glocal.train.plain import differences, plain, refuse_others
 from glocal.train.screen import Screen
 from glocal.train.signals import Interrupted
 from glocal.wrappers import OnLattice
@@ -165,10 +166,11 @@ def _trained(plan: Plan, folder: Path, crew: Crew, clock: Clock, show: Screen) -
     if clock.budget is not None:
         earlier = begun(plan, folder)
         plan = rounds.fit(earlier or plan, fixed=earlier is not None)
-    _same_plan(plan, folder)
+    images = facts(pair)
+    _same_plan(plan, images, folder)
     try:
         if clock.budget is not None:
-            return rounds.run(plan, jobs, lambda changed: _keep_plan(changed, folder))
+            return rounds.run(plan, jobs, lambda changed: _keep_plan(changed, images, folder))
         at_a_stretch(jobs(plan), crew, plan.recipe.epochs * steps, "top1", show)
         return plan
     finally:
@@ -236,19 +238,22 @@ def _figures(model: nn.Module, plan: Plan, pair: Pair) -> Figures:
     return measure(model, image_size(plan.recipe), channels, plan.recipe.data.batch_size)
 
 
-def _same_plan(plan: Plan, folder: Path) -> None:
-    """Leave the plan in the folder, so that a resume with another plan is noticed."""
+def _same_plan(plan: Plan, images: dict[str, int], folder: Path) -> None:
+    """Leave the plan in the folder, so that a resume with another plan, or with other images, is noticed."""
     path = folder / "plan.json"
-    if path.exists() and (changed := differences(json.loads(path.read_text()), _written(plan))):
-        raise GlocalError(
-            f"{folder} was begun with other settings: {'; '.join(changed[:3])}. "
-            f"Repeat its own command, or choose another folder."
-        )
-    _keep_plan(plan, folder)
+    if path.exists():
+        kept: dict[str, Any] = json.loads(path.read_text())
+        refuse_others(folder, kept.pop("images", None), images)
+        if changed := differences(kept, _written(plan)):
+            raise GlocalError(
+                f"{folder} was begun with other settings: {'; '.join(changed[:3])}. "
+                f"Repeat its own command, or choose another folder."
+            )
+    _keep_plan(plan, images, folder)
 
 
-def _keep_plan(plan: Plan, folder: Path) -> None:
-    checkpoint.write_json(folder / "plan.json", _written(plan))
+def _keep_plan(plan: Plan, images: dict[str, int], folder: Path) -> None:
+    checkpoint.write_json(folder / "plan.json", _written(plan) | {"images": images})
 
 
 def _written(plan: Plan) -> dict[str, Any]:

@@ -24,7 +24,7 @@ th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-size:12.
 tr.best{background:var(--best);font-weight:600}
 table.plain{width:auto}table.plain td{text-align:left;padding:3px 14px 3px 0;border:0}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(340px,1fr));gap:20px 32px}
-svg{width:100%;height:auto}svg text{fill:var(--soft);font-size:11px;font-family:inherit}
+svg{width:100%;height:auto;overflow:visible}svg text{fill:var(--soft);font-size:11px;font-family:inherit}
 .grid{stroke:var(--rule)}.zero{stroke:var(--soft)}.join{stroke:var(--soft);opacity:.45;stroke-width:2}.frame{fill:none;stroke:var(--rule)}
 .line{fill:none!important;stroke-width:2.2}.band{opacity:.15;stroke:none!important}
 .right{fill:#1f77d0}.wrong{fill:#d0342c}
@@ -34,6 +34,7 @@ svg{width:100%;height:auto}svg text{fill:var(--soft);font-size:11px;font-family:
 pre{background:var(--card);padding:10px 14px;border-radius:8px;overflow-x:auto;font-size:13px}
 summary{cursor:pointer;margin:12px 0}
 """
-    + "".join(f".c{i}{{fill:{c};stroke:{c}}}i.c{i}{{background:{c}}}" for i, c in enumerate(COLOURS))
+    # With more variants than colours they begin again: without one, a curve is not seen and its band is black.
+    + "".join(f".c{i}{{fill:{c};stroke:{c}}}i.c{i}{{background:{c}}}" for i, c in enumerate(COLOURS * 4))
     + "rect[class^=c]{stroke:none}"
 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glocal.data.augment import Augmenter
 from glocal.data.chance import keys
+from glocal.data.decode import fitting, share_seen
 from glocal.data.images import UNREADABLE, FileImages, Images, MemoryImages, StreamImages
 from glocal.data.order import Order
 from glocal.data.reading import Job, Skipped, drawing_from, in_steps, read, training_jobs, validation_jobs
@@ -177,9 +178,8 @@ def training_transform(settings: DataSettings, size: tuple[int, int], mean: Any,
         re_mode="pixel",
     )
     if chosen.crop != "resized":
-        resize = transforms.Resize(size, transforms.InterpolationMode.BICUBIC)
         shift = [transforms.RandomCrop(size, padding=chosen.padding)] if chosen.crop == "pad" else []
-        transform.transforms[0:1] = [resize, *shift]
+        transform.transforms[0:1] = [*fitting(size), *shift]
     return transform
 
 
@@ -187,5 +187,4 @@ def evaluation_transform(settings: DataSettings, size: tuple[int, int], mean: An
     """Resize, centre crop, normalise."""
     from timm.data.transforms_factory import create_transform
 
-    crop = settings.crop_pct or (1.0 if max(size) <= 96 else 0.875)
-    return create_transform(size, interpolation="bicubic", mean=mean, std=std, crop_pct=crop)
+    return create_transform(size, interpolation="bicubic", mean=mean, std=std, crop_pct=share_seen(settings, size))

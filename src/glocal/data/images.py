@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # What Pillow raises for files that are no whole image; a bomb is one of more than 179 million pixels.
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # below that number an image is large, not a fault
 _ONLY_NAMED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}  # Pillow knows them, but cannot draw them by itself
 
 
@@ -90,7 +93,7 @@ class FileImages:
         # timm's own retry would silently put another image in the place of a broken one, so its reader is asked.
         stream = getattr(self.dataset, "reader", self.dataset)[int(self.chosen[index])][0]
         image = stream if isinstance(stream, Image.Image) else Image.open(stream)
-        return eight_bit(image, "L" if len(self.mean) == 1 else "RGB")
+        return eight_bit(upright(image), "L" if len(self.mean) == 1 else "RGB")
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,15 @@ def image_suffixes() -> frozenset[str]:
     """Give the endings, in small letters, of files that Pillow can read."""
     known = Image.registered_extensions()
     return frozenset(end for end, kind in known.items() if kind in Image.OPEN and kind not in _ONLY_NAMED)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turn a photo as its camera held it; one whose notes on that cannot be read stays as it is stored."""
+    image.load()  # what is wrong with the pixels is told here, and not taken for a fault of the notes
+    with suppress(Exception):  # there are many ways to garble them
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            return ImageOps.exif_transpose(image)
+    return image
 
 
 def eight_bit(image: Image.Image, mode: str) -> Image.Image:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glocal.data.decode import parts_to_memory
+from glocal.data.decode import parts_to_memory, share_seen
 from glocal.data.folders import folder
 from glocal.data.images import (
     FileImages,
@@ -124,11 +124,25 @@ def _npz_pair(path: Path, settings: DataSettings, seed: int) -> Pair:
     train = npz(train_file)
     if val_file is None:
         return _held_out(train, settings, seed)
-    val = npz(val_file)
+    train, val = _named_alike(train, npz(val_file))
     if val.classes != train.classes:
-        raise GlocalError(f"{train_file.name} has {len(train.classes)} classes, {val_file.name} {len(val.classes)}.")
+        names = few(sorted(set(train.classes) ^ set(val.classes))) or "the same in another order"
+        raise GlocalError(
+            f"{train_file.name} has {len(train.classes)} classes and {val_file.name} has {len(val.classes)}; "
+            f"they differ in {names}. Both need the same `classes`, in one order; one file alone may name them."
+        )
     val = with_channels(val, train.pixels.shape[1])
     return Pair(train, replace(val, mean=train.mean, std=train.std))
+
+
+def _named_alike(train: MemoryImages, val: MemoryImages) -> tuple[MemoryImages, MemoryImages]:
+    """Give the classes of a part that only numbers them, or has no image of the last ones, the names of the other."""
+    numbered = [part.classes == tuple(map(str, range(len(part.classes)))) for part in (train, val)]
+    if numbered[1] and len(val.classes) <= len(train.classes):
+        return train, replace(val, classes=train.classes)
+    if numbered[0] and len(train.classes) <= len(val.classes):
+        return replace(train, classes=val.classes), val
+    return train, val
 
 
 def _held_out(images: MemoryImages | FileImages, settings: DataSettings, seed: int) -> Pair:
@@ -249,7 +263,9 @@ def in_memory(pair: Pair, settings: DataSettings, size: tuple[int, int]) -> Pair
     """Bring images to one size and keep them as bytes, where the settings ask for it or the set is small."""
     if not fits(pair, settings, size):
         return pair
-    (train, val), notes = parts_to_memory((pair.train, pair.val), size, settings.unreadable)
+    (train, val), notes = parts_to_memory(
+        [(pair.train, 1.0), (pair.val, share_seen(settings, size))], size, settings.unreadable
+    )
     return Pair(train, val, pair.notes + notes)
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from glocal.data.images import UNREADABLE, eight_bit
+from glocal.data.images import UNREADABLE, eight_bit, upright
 from glocal.errors import GlocalError
 
 MAX_BYTES = 64 * 2**20
@@ -34,7 +34,7 @@ def read_picture(path: str | Path) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows
             image = Image.open(path)
         check_size(image.size, path.name)
-        return eight_bit(ImageOps.exif_transpose(image), "RGB")
+        return eight_bit(upright(image), "RGB")
     except Image.DecompressionBombError:
         raise GlocalError(
             f"{path.name} has more than {MAX_PIXELS / 1e6:.0f} million pixels. Make it smaller first."

@@ -52,8 +52,10 @@ def misfit(recipe: Recipe, error: Exception) -> GlocalError:
 
 
 def line(error: Exception) -> str:
-    """Give the first line of what an error says."""
-    return next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+    """Give the first line of what an error says, and the next where that is but its heading."""
+    first, *rest = [each.strip() for each in str(error).splitlines()] or [""]
+    told = f"{first} {rest[0]}" if first.endswith(":") and rest else first
+    return told.rstrip(".") or type(error).__name__
 
 
 def try_on(model: nn.Module, recipe: Recipe, pair: Pair) -> None:
@@ -64,16 +66,25 @@ def try_on(model: nn.Module, recipe: Recipe, pair: Pair) -> None:
             raise GlocalError(
                 f"{name} drops paths with a chance of {chance:g}. Keep host.drop_path_rate within 0 and 1."
             )
+    _show(model, recipe.host.name, recipe, pair, "Mend data.size, or the host's img_size or in_chans.")
+
+
+def try_teacher(model: nn.Module, name: str, recipe: Recipe, pair: Pair) -> None:
+    """Show the teacher one empty image too: it is given what the student is given."""
+    advice = "Take one of this size, or give distill.arguments to one by name."
+    _show(model, f"the teacher {name}", recipe, pair, advice)
+
+
+def _show(model: nn.Module, name: str, recipe: Recipe, pair: Pair, advice: str) -> None:
     channels = pair.train.pixels.shape[1] if isinstance(pair.train, MemoryImages) else 3
     height, width = image_size(recipe)
-    before = model.training
+    before, device = model.training, next(model.parameters()).device
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model.eval()(torch.zeros(1, channels, height, width))
+            model.eval()(torch.zeros(1, channels, height, width, device=device))
     except Exception as error:  # hosts check their input in many ways, or not at all
         raise GlocalError(
-            f"{recipe.host.name} cannot take images of {channels} channels and {height}x{width} pixels: "
-            f"{line(error)}. Mend data.size, or the host's img_size or in_chans."
+            f"{name} cannot take images of {channels} channels and {height}x{width} pixels: {line(error)}. {advice}"
         ) from error
     finally:
         model.train(before)

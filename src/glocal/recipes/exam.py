@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from glocal.data.decode import to_memory
+from glocal.data.decode import share_seen, to_memory
 from glocal.data.feed import Batch, FileFeed, feed
 from glocal.data.images import Images, MemoryImages, Pair, StreamImages, with_channels
 from glocal.data.order import Order
@@ -91,7 +91,7 @@ def _opened(
 ) -> Exam:
     images, more = _as_in_training(trained, matched.images, settings.name), tuple[str, ...]()
     if small:
-        images, more = to_memory(images, trained.size, settings.unreadable)
+        images, more = to_memory(images, trained.size, settings.unreadable, share_seen(settings, trained.size))
     for note in (*trained.notes, *notes, *more):
         tell(note)
     return Exam(trained, images, matched.classes, matched.columns, settings, tell)

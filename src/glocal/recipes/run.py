@@ -18,12 +18,13 @@ from accelerate.state import AcceleratorState
 from torch import nn
 
 from glocal.data.dense import DensePair
+from glocal.data.facts import facts
 from glocal.data.feed import FileFeed, feed
 from glocal.data.images import Pair
 from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
-from glocal.recipes.build import build, image_size, try_on
+from glocal.recipes.build import build, image_size, try_on, try_teacher
 from glocal.recipes.dense import DENSE, built_dense, dense_task, open_dense
 from glocal.recipes.dense_trial import try_on_dense
 from glocal.recipes.lines import write
@@ -126,6 +127,7 @@ def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, fo
     teacher = None
     if recipe.distill is not None:
         teacher = Teacher.build(recipe.distill, classes, (images.mean, images.std), accelerator.device)
+        try_teacher(teacher.model, recipe.distill.teacher, recipe, pair)
         if hasattr(model, "set_distilled_training"):
             model.set_distilled_training(True)  # pyright: ignore[reportCallIssue]
     task = Classify(recipe, source, classes, teacher)
@@ -156,8 +158,9 @@ def _train(
     for note in opened.notes:
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
-    facts = {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
-    loop.record["facts"] = facts
+    loop.images = facts(opened)
+    told = {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    loop.record["facts"] = told
     went_on = resume and _go_on(loop, folder, accelerator, show, part)
     if not went_on:
         loop.journal.clear()
@@ -166,12 +169,12 @@ def _train(
     if recipe.trackers:
         accelerator.init_trackers("tracking")
     figures = loop.run(title or folder.name, part)
-    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures, **facts}
+    metrics = {"steps": loop.step, "seconds": round(loop.seconds, 3), "best": loop.best, **figures, **told}
     model = loop.whole()
     if accelerator.is_main_process and loop.step >= loop.total:
-        save(model, folder / "model.safetensors", facts)
+        save(model, folder / "model.safetensors", told)
         if loop.ema is not None:
-            save(loop.ema.module, folder / "model_ema.safetensors", facts)
+            save(loop.ema.module, folder / "model_ema.safetensors", told)
         checkpoint.write_json(folder / "metrics.json", metrics)
     if recipe.trackers:
         accelerator.end_training()
@@ -212,7 +215,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     with checkpoint.alone_in(folder):
         try:
             yield
-        except GlocalError:
+        except (GlocalError, KeyboardInterrupt):
             made = set(folder.iterdir()) - before
             if not (folder / "log.jsonl").exists() and not _checkpoints(folder):
                 for path in made:

@@ -17,6 +17,7 @@ from glocal.data.images import (
     UNREADABLE,
     eight_bit,
     image_suffixes,
+    upright,
 )
 from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError
@@ -115,9 +116,10 @@ def _usual(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def predict(path: str, places: Sequence[Path], top: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Give each image's likeliest classes, and which images could not be read."""
     trained = open_trained(path)
+    files = list(image_files(places))  # a place that is not there is told before anything is computed
     rows: list[dict[str, Any]] = []
     broken: list[str] = []
-    for file in image_files(places):
+    for file in files:
         try:
             image = _image(trained, file)
         except UNREADABLE as error:
@@ -135,7 +137,7 @@ def _image(trained: Trained, file: Path) -> Tensor:
     from PIL import Image
 
     with Image.open(file) as opened:
-        image = eight_bit(opened, "L" if len(trained.mean) == 1 else "RGB")
+        image = eight_bit(upright(opened), "L" if len(trained.mean) == 1 else "RGB")
     return evaluation_transform(trained.data, trained.size, trained.mean, trained.std)(image)
 
 
@@ -143,7 +145,7 @@ def image_files(places: Sequence[Path]) -> Iterator[Path]:
     """List images, those of folders too."""
     for place in places:
         if place.is_dir():
-            found = sorted(each for each in place.rglob("*") if each.suffix.lower() in image_suffixes())
+            found = sorted(each for each in place.rglob("*") if _is_image(each, place))
             if not found:
                 raise GlocalError(f"{place} holds no images.")
             yield from found
@@ -151,6 +153,12 @@ def image_files(places: Sequence[Path]) -> Iterator[Path]:
             yield place
         else:
             raise GlocalError(f"{place} does not exist.")
+
+
+def _is_image(file: Path, place: Path) -> bool:
+    """Tell whether a file in a folder is an image by name; hidden ones belong to the system."""
+    hidden = any(part.startswith(".") for part in file.relative_to(place).parts)
+    return file.suffix.lower() in image_suffixes() and not hidden and not file.is_dir()
 
 
 def _size(model: nn.Module, data: DataSettings) -> tuple[int, int]:

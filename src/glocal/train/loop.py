@@ -23,7 +23,7 @@ from glocal.train.finite import check_gradients, check_loss
 from glocal.train.journal import Journal
 from glocal.train.optim import optimiser, schedule
 from glocal.train.part import Part
-from glocal.train.plain import differences, plain
+from glocal.train.plain import differences, plain, refuse_others
 from glocal.train.screen import Screen
 from glocal.train.settings import Recipe
 from glocal.train.shard import Shards, full
@@ -59,6 +59,8 @@ class Loop:
         # Looking at every loss makes a GPU wait, so there it is done only once something was found.
         self.careful = self.device.type == "cpu"
         self.part = Part(recipe.epochs)
+        self.images: dict[str, int] | None = None
+        """What is known of the images; a run goes on with these only."""
 
     @property
     def total(self) -> int:
@@ -227,6 +229,7 @@ class Loop:
         scaler = self.accelerator.scaler
         state = {
             "recipe": plain(self.recipe),
+            "images": self.images,
             "record": self.record,
             "step": self.step,
             "model": model,
@@ -259,6 +262,7 @@ class Loop:
                 f"{self.folder} was begun with another recipe: {'; '.join(changed[:5])}. "
                 f"Use its own recipe, or another folder."
             )
+        refuse_others(self.folder, state.get("images"), self.images)
         if self.shards is not None:
             self.shards.restore(self.optimizer.optimizer, state["model"], state["optimizer"])
         else:

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from timm.models import group_parameters
-from timm.optim import create_optimizer_v2, list_optimizers
+from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
 from timm.scheduler import StepLRScheduler, create_scheduler_v2
 from torch import nn
 from torch.optim import Optimizer
@@ -14,22 +14,31 @@ from torch.optim import Optimizer
 from glocal.errors import GlocalError, nearest
 from glocal.train.settings import OptimSettings
 
+_AHEAD = "lookahead_"  # timm puts any optimiser behind this one
+
 
 def optimiser(model: nn.Module, settings: OptimSettings, batch: int) -> Optimizer:
     """Build the optimiser for a global batch of so many images."""
     known = [str(each) for each in list_optimizers()]
-    if settings.name not in known:
-        near = nearest(settings.name, known) or " Such as adamw, sgd or lamb; `timm.optim.list_optimizers()` names all."
+    name = settings.name.removeprefix(_AHEAD)
+    if name not in known:
+        near = nearest(name, known) or " Such as adamw, sgd or lamb; `timm.optim.list_optimizers()` names all."
         raise GlocalError(f"unknown optimiser {settings.name!r}.{near}")
+    if get_optimizer_info(name).second_order:
+        raise GlocalError(f"optimiser {name} wants second derivatives, which the loop does not take. Such as adamw.")
     extra: dict[str, Any] = {"betas": settings.betas, "eps": settings.eps}
-    return create_optimizer_v2(
-        groups(model, settings),
-        settings.name,
-        lr=rate(settings, batch),
-        weight_decay=settings.weight_decay,
-        momentum=settings.momentum,
-        **{key: value for key, value in extra.items() if value is not None},
-    )
+    try:
+        return create_optimizer_v2(
+            groups(model, settings),
+            settings.name,
+            lr=rate(settings, batch),
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            **{key: value for key, value in extra.items() if value is not None},
+        )
+    except (AssertionError, ImportError, ValueError) as error:  # some want a GPU, or a package of their own
+        told = str(error).rstrip(".") or type(error).__name__
+        raise GlocalError(f"optimiser {settings.name} cannot be made: {told}. Choose another optim.name.") from None
 
 
 def rate(settings: OptimSettings, batch: int) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+from glocal.errors import GlocalError
 from glocal.mechanisms import describe
 from glocal.train.settings import HostSettings, Recipe
 
@@ -37,3 +39,12 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
                 found += differences(first.get(key), second.get(key), here)
         return found
     return [] if first == second else [f"{path}: {first!r} -> {second!r}"]
+
+
+def refuse_others(folder: Path, before: dict[str, int] | None, now: dict[str, int] | None) -> None:
+    """Raise where a folder was begun with other images: steps, held-out images and classes would not be the same."""
+    if before is not None and now is not None and (changed := differences(before, now)):
+        raise GlocalError(
+            f"{folder} was begun with other images: {'; '.join(changed)}. "
+            f"Bring them back as they were, or begin in another folder with -o."
+        )

@@ -74,6 +74,26 @@ def test_a_host_is_asked_only_for_what_it_takes(host: str, arguments: dict, tmp_
     assert made.recipe.host.arguments == arguments
 
 
+def test_a_host_built_for_a_size_is_shown_images_of_that_size(tmp_path: Path) -> None:
+    place = str(_folder(tmp_path / "set", 40, wide=60))
+    host = "vit_tiny_patch16_224(img_size=(32,48),depth=1,embed_dim=24,num_heads=2)"
+    made, _ = plan(place, host, seeds=1)
+    assert made.recipe.data.size == (32, 48)
+    assert made.recipe.host.arguments["patch_size"] == 4
+    assert made.notes == ("images of 40 pixels are brought to 32x48",)  # 2 : 3, as the images are
+    assert plan(place, host.replace("(32,48)", "32"), seeds=1)[0].recipe.data.size == 32
+    with pytest.raises(GlocalError, match="--size is 64, but the host is to have img_size="):
+        plan(place, host, seeds=1, size=64)
+    with pytest.raises(GlocalError, match="img_size is 'big'"):
+        plan(place, host.replace("(32,48)", "'big'"), seeds=1)
+
+
+def test_long_images_in_an_npz_are_warned_of_too(tmp_path: Path) -> None:
+    images = np.zeros((20, 16, 32, 3), np.uint8)
+    np.savez(tmp_path / "wide.npz", images=images, labels=np.arange(20) % 2)
+    assert "2.0 times the shorter, so the ends are cut off" in plan(str(tmp_path / "wide.npz"), seeds=1)[0].notes[0]
+
+
 def test_places_are_written_so_that_they_are_found_from_any_folder(tmp_path: Path, monkeypatch) -> None:
     _folder(tmp_path / "set", 32)
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from glocal.compare.figures import Figures
 from glocal.compare.plan import plan
 from glocal.compare.report import html, write
 from glocal.compare.run import Comparison, Result
+from glocal.compare.style import STYLE
 from glocal.compare.table import rows, summary, table
 from glocal.measure.statistics import gain, spread
 
@@ -123,6 +124,10 @@ def test_one_seed_has_no_interval_and_many_classes_are_shortened(comparison: Com
         for r in comparison.results
     )
     assert "The 20 classes that change most" in html(replace(comparison, classes=many, results=wide))
+
+
+def test_every_variant_has_a_colour() -> None:
+    assert all(f".c{i}{{fill:" in STYLE and f"i.c{i}{{background:" in STYLE for i in range(30))
 
 
 def test_axes_end_on_round_numbers() -> None:

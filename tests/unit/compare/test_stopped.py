@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from glocal.compare import run as run_module
 from glocal.compare.plan import Plan, plan
@@ -75,6 +76,14 @@ def test_a_comparison_that_was_going_on_is_kept_whole(tmp_path: Path) -> None:
     with pytest.raises(GlocalError, match="was begun with other settings"):
         compare(*_planned(1e30), tmp_path, Silent(), resume=True)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_comparison_whose_images_have_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    made, pair = _planned(1e-3)
+    compare(made, pair, tmp_path, Silent())
+    fewer = replace(pair, train=pair.train.take(torch.arange(1000)))  # pyright: ignore
+    with pytest.raises(GlocalError, match="begun with other images: training images: 1347 -> 1000"):
+        compare(made, fewer, tmp_path, Silent(), resume=True)
 
 
 def test_a_second_comparison_in_the_folder_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:

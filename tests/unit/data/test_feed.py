@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from glocal.data.feed import FileFeed, MemoryFeed, feed
+from glocal.data.feed import FileFeed, MemoryFeed, evaluation_transform, feed, training_transform
 from glocal.data.images import MemoryImages
 from glocal.data.order import Order
-from glocal.data.settings import PRESETS, DataSettings
+from glocal.data.settings import PRESETS, Augment, DataSettings
 from glocal.data.sources import digits, load
 from glocal.errors import GlocalError
 from glocal.train.tasks.classify import Classify
@@ -85,6 +85,15 @@ def test_a_file_epoch_is_the_same_with_workers_without_and_from_the_middle(pictu
             assert torch.equal(first[0], second[0])
             assert torch.equal(first[1], second[1])
     assert not torch.equal(whole[0][0][0], next(iter(_files(pictures).train(2)))[0][0])
+
+
+@pytest.mark.parametrize("crop", ["none", "pad"])
+def test_training_shows_images_in_the_shape_that_evaluation_shows(crop: str) -> None:
+    settings = DataSettings(augment=Augment(crop=crop, padding=0, flip=1e-9))  # pyright: ignore[reportArgumentType]
+    look = ((0.0,) * 3, (1.0,) * 3)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 70, 3), dtype=np.uint8))
+    learned = training_transform(settings, (16, 16), *look)(picture)
+    assert torch.equal(learned, evaluation_transform(settings, (16, 16), *look)(picture))
 
 
 def test_reading_files_leaves_the_random_generators_alone(pictures: Path) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from sklearn.datasets import load_digits
 
-from glocal.data.decode import sides
+from glocal.data.decode import share_seen, sides, to_memory
+from glocal.data.feed import evaluation_transform
 from glocal.data.images import FileImages, MemoryImages, eight_bit, holdout, with_channels
 from glocal.data.settings import DataSettings
 from glocal.data.sources import digits, in_memory, load, npz
 from glocal.errors import GlocalError
+from glocal.explain.picture import read_picture
 
 
 def _picture(path: Path, shade: int, side: int = 12) -> None:
@@ -284,6 +286,82 @@ def test_decoded_images_keep_their_pixels(folder: Path) -> None:
     cats = held.pixels[held.labels == 0].float().mean(dim=(1, 2, 3))
     assert cats.min() >= 40
     assert cats.max() <= 49
+
+
+@pytest.mark.parametrize("crop", [None, 0.8])
+@pytest.mark.parametrize("size", [(12, 12), (12, 20)])
+def test_images_in_memory_are_cut_as_those_that_are_read_one_by_one(
+    tmp_path: Path, size: tuple[int, int], crop: float | None
+) -> None:
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (6, 31, 50, 3), dtype=np.uint8)
+    for i, each in enumerate(pixels):
+        (tmp_path / "set" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(each).save(tmp_path / "set" / "ab"[i % 2] / f"{i}.png")
+    settings = DataSettings(name=str(tmp_path / "set"), crop_pct=crop)
+    files = load(settings)
+    held = in_memory(files, settings, size)
+    transform = evaluation_transform(settings, size, (0.0,) * 3, (1.0,) * 3)
+    assert isinstance(files.val, FileImages)
+    assert isinstance(held.val, MemoryImages)
+    wanted = torch.stack([transform(files.val.open(i)) for i in range(len(files.val))])
+    assert torch.equal((wanted * 255).round().byte(), held.val.pixels)
+    stored = MemoryImages(torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.zeros(6, dtype=torch.int64), ("a", "b"))
+    near, _ = to_memory(stored, size, 0, share_seen(settings, size))
+    chosen = [int(Path(files.val.name(i)).stem) for i in range(len(files.val))]
+    assert (near.pixels[chosen].int() - held.val.pixels.int()).abs().max() <= 6  # resampled by torch, not by Pillow
+
+
+@pytest.mark.parametrize("notes", [b"", b"garbled"])
+def test_photos_stand_upright_wherever_they_are_read(tmp_path: Path, notes: bytes) -> None:
+    picture = Image.new("RGB", (16, 8), (255, 0, 0))
+    picture.paste((0, 0, 255), (0, 0, 8, 8))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            picture.save(tmp_path / name / f"{i}.png", exif=b"Exif\0\0" + notes if notes else exif.tobytes())
+    pair = load(DataSettings(name=str(tmp_path)))
+    assert isinstance(pair.val, FileImages)
+    read = pair.val.open(0)
+    assert read.size == ((16, 8) if notes else (8, 16))
+    assert read_picture(tmp_path / "a" / "0.png").tobytes() == read.tobytes()
+
+
+def _part(path: Path, labels: list[int], classes: str = "") -> None:
+    named = {"classes": np.array(list(classes))} if classes else {}
+    np.savez(path, images=np.zeros((len(labels), 8, 8, 3), np.uint8), labels=np.array(labels), **named)
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "classes"),
+    [
+        (([0, 1, 2], "abc"), ([0, 1, 2], ""), "abc"),
+        (([0, 1, 2], ""), ([0, 1], "abc"), "abc"),
+        (([0, 1, 2], ""), ([0, 1], ""), "012"),
+    ],
+)
+def test_the_names_in_one_npz_are_those_of_the_other_too(
+    tmp_path: Path, train: tuple[list[int], str], val: tuple[list[int], str], classes: str
+) -> None:
+    _part(tmp_path / "train.npz", *train)
+    _part(tmp_path / "val.npz", *val)
+    pair = load(DataSettings(name=str(tmp_path)))
+    assert pair.train.classes == pair.val.classes == tuple(classes)
+
+
+def test_npz_parts_of_other_classes_are_refused_by_name(tmp_path: Path) -> None:
+    _part(tmp_path / "train.npz", [0, 1, 2], "abc")
+    _part(tmp_path / "val.npz", [0, 1, 2], "abx")
+    with pytest.raises(GlocalError, match="they differ in c, x"):
+        load(DataSettings(name=str(tmp_path)))
+    _part(tmp_path / "val.npz", [0, 1, 2], "bac")
+    with pytest.raises(GlocalError, match="the same in another order"):
+        load(DataSettings(name=str(tmp_path)))
+    _part(tmp_path / "val.npz", [0, 3])
+    with pytest.raises(GlocalError, match=r"has 3 classes and val\.npz has 4"):
+        load(DataSettings(name=str(tmp_path)))
 
 
 def test_large_images_stay_in_their_files(folder: Path) -> None:

@@ -154,6 +154,26 @@ def test_predict_reads_every_kind_of_image_and_names_those_too_large(run: str, t
     assert "bomb.png cannot be read" in broken[0]
 
 
+def test_predict_leaves_what_is_hidden_in_a_folder_and_takes_no_folder_for_an_image(run: str, tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    (root / "folder.png").mkdir(parents=True)
+    (root / ".cache").mkdir()
+    picture = Image.new("RGB", (8, 8))
+    for name in ("a.png", "folder.png/b.png", ".hidden.png", ".cache/c.png"):
+        picture.save(root / name)
+    (root / "._a.png").write_bytes(b"what a Mac adds to archives")
+    rows, broken = predict(run, [root], 1)
+    assert [Path(row["image"]).name for row in rows] == ["a.png", "b.png"]
+    assert broken == []
+
+
+def test_predict_tells_of_a_missing_place_before_it_computes(run: str, tmp_path: Path, monkeypatch) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    monkeypatch.setattr("glocal.recipes.trained._image", lambda *_: pytest.fail("an image was read"))
+    with pytest.raises(GlocalError, match=r"gone\.png does not exist"):
+        predict(run, [tmp_path / "a.png", tmp_path / "gone.png"], 1)
+
+
 def test_predict_sees_deep_greys_as_it_sees_their_eight_bits(run: str, tmp_path: Path) -> None:
     shades = np.random.default_rng(0).integers(0, 256, (8, 8))
     Image.fromarray(shades.astype(np.uint8)).save(tmp_path / "8.png")

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError
 from glocal.recipes.run import accelerate as start
 from glocal.recipes.run import open_data, prepare, run, seed
@@ -162,6 +164,36 @@ def test_a_resumed_recipe_that_differs_is_refused_with_the_difference(tmp_path: 
         _run(changed, tmp_path / "run", resume=True)
 
 
+def _folder(root: Path, classes: str, images: int) -> None:
+    for number, name in enumerate(classes):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(images):
+            Image.new("RGB", (8, 8), (80 * number, 10 * i, 0)).save(root / name / f"{i}.png")
+
+
+@pytest.mark.parametrize(
+    ("classes", "images", "told"), [("ab", 9, "training images: 8 -> 14"), ("abc", 5, "training images: 8 -> 12")]
+)
+def test_a_run_whose_images_have_changed_is_not_gone_on_with(
+    tmp_path: Path, classes: str, images: int, told: str
+) -> None:
+    _folder(tmp_path / "data", "ab", 5)
+    settings = recipe(epochs=1, data=DataSettings(str(tmp_path / "data"), batch_size=4, workers=0))
+    _run(settings, tmp_path / "run")
+    _folder(tmp_path / "data", classes, images)
+    with pytest.raises(GlocalError, match=f"run was begun with other images: {told}"):
+        _run(settings, tmp_path / "run", resume=True)
+
+
+def test_the_same_number_of_images_of_other_classes_is_noticed_too(tmp_path: Path) -> None:
+    _folder(tmp_path / "data", "ab", 5)
+    settings = recipe(epochs=1, data=DataSettings(str(tmp_path / "data"), batch_size=4, workers=0))
+    _run(settings, tmp_path / "run")
+    (tmp_path / "data" / "b").rename(tmp_path / "data" / "c")
+    with pytest.raises(GlocalError, match="other images: checksum of labels"):
+        _run(settings, tmp_path / "run", resume=True)
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
     _run(recipe(epochs=1), tmp_path / "run")
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
@@ -199,6 +231,27 @@ def test_a_student_moves_towards_its_teacher(tmp_path: Path, kind: str, name: st
     _run(settings, tmp_path / "run")
     losses = [line["loss"] for line in read(tmp_path / "run" / "log.jsonl") if "loss" in line]
     assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_teacher_that_does_not_take_the_images_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    teacher = create_model("vit_tiny_patch16_224", num_classes=10, in_chans=1, **{**HOST, "img_size": 12})
+    save(teacher, tmp_path / "teacher.safetensors")
+    settings = recipe(distill=DistillSettings(str(tmp_path / "teacher.safetensors")))
+    with pytest.raises(GlocalError, match=r"the teacher .* cannot take images of 1 channels and 8x8 pixels"):
+        _run(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_mixing_an_odd_number_of_images_is_refused() -> None:
+    from glocal.data.feed import feed
+    from glocal.data.order import Order
+    from glocal.train.tasks.classify import Classify
+
+    settings = recipe(mix=MixSettings(mixup=0.8), batch=30)
+    pair = open_data(settings)
+    source = feed(pair.train, pair.val, settings.data, Order(160, 30, world=2), torch.device("cpu"), (8, 8))
+    with pytest.raises(GlocalError, match="each of 2 processes gets 15 at a time.*a multiple of 4"):
+        Classify(settings, source, 10)
 
 
 def test_mixing_is_drawn_from_the_key_alone() -> None:

@@ -110,6 +110,20 @@ def test_an_unknown_optimiser_is_refused_with_the_nearest() -> None:
         OptimSettings(schedule="multistep")
 
 
+@pytest.mark.parametrize("name", ["adahessian", "bnbadam", "fusedadam"])
+def test_an_optimiser_that_cannot_be_had_here_is_refused_in_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(GlocalError, match=name):
+        optimiser(torch.nn.Linear(2, 2), OptimSettings(name=name), 1)
+
+
+def test_an_optimiser_may_look_ahead_as_timm_spells_it() -> None:
+    made = optimiser(torch.nn.Linear(2, 2), OptimSettings(name="lookahead_adamw"), 1)
+    assert type(made).__name__ == "Lookahead"
+    with pytest.raises(GlocalError, match="unknown optimiser 'lookahead_adamww'"):
+        optimiser(torch.nn.Linear(2, 2), OptimSettings(name="lookahead_adamww"), 1)
+
+
 def test_steps_end_at_the_lowest_rate_and_hold_still_while_cooling_down() -> None:
     falling = _rates(schedule="step", decay_epochs=(1,), decay_rate=0.1, min_lr=2e-3, warmup_epochs=1, warmup_lr=1e-6)
     assert falling[0] == pytest.approx(1e-6)  # the warm-up may begin below the lowest rate

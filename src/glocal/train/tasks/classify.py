@@ -12,6 +12,7 @@ from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from glocal.data.feed import Batch, Feed
+from glocal.data.order import Order
 from glocal.errors import GlocalError
 from glocal.measure.accuracy import Tally
 from glocal.train.settings import MixSettings, Recipe
@@ -28,6 +29,8 @@ class Classify:
         self.steps = feed.order.steps
         self.images = feed.order.batch
         self.mixup = _mixup(recipe.mix, classes)
+        if self.mixup is not None:
+            _refuse_odd(feed.order)
         self.criterion = _criterion(recipe.mix, self.mixup is not None)
 
     def batches(self, epoch: int, start: int) -> Iterator[list[Batch]]:
@@ -68,6 +71,15 @@ def _mixup(mix: MixSettings, classes: int) -> Mixup | None:
         label_smoothing=mix.smoothing,
         num_classes=classes,
     )
+
+
+def _refuse_odd(order: Order) -> None:
+    parts = order.world * order.accumulate
+    if order.batch // parts % 2:
+        raise GlocalError(
+            f"mixing pairs images, but of a batch of {order.batch} each of {order.world} processes gets "
+            f"{order.batch // parts} at a time. Give a data.batch_size that is a multiple of {2 * parts}."
+        )
 
 
 def _mixed(mixup: Mixup, images: Tensor, labels: Tensor, key: int) -> tuple[Tensor, Tensor]:
