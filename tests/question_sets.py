@@ -1,4 +1,4 @@
-"""A tiny set in VQAv2's files, and a tiny ViLT in a folder, made on the spot: blocks of colour and questions on them."""
+"""A tiny set in VQAv2's files, and a tiny ViLT in a folder, made on the spot: questions about blocks of colour."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def predict(
     least: Annotated[float, typer.Option(help="Detectors: lowest score shown.", min=0, max=1)] = 0.5,
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
-    """Tell the most likely classes of images; draw boxes, masks or label maps, or answer questions, as the model can."""
+    """Tell the most likely classes of images; draw boxes or label maps, or answer questions, as the model can."""
     from glocal.errors import GlocalError
     from glocal.measure.table import Column, Table
     from glocal.recipes.answer_trained import answers_questions, ask

@@ -40,7 +40,7 @@ def _contractions() -> Iterator[tuple[str, str]]:
                 first, second, third = whole.split("'")
                 yield f"{first}'{second}{third}", whole
                 yield f"{first}{second}'{third}", whole
-    yield from (("maam", "ma'am"), ("oclock", "o'clock"), ("yall", "y'all"), ("twas", "'twas"))
+    yield from ((whole.replace("'", ""), whole) for whole in ("ma'am", "o'clock", "y'all", "'twas"))
 
 
 _CONTRACTIONS = dict(_contractions())

@@ -49,7 +49,7 @@ def refuse_unfit(recipe: Recipe) -> None:
     chosen = recipe.data.augment
     if chosen.crop != "none" or chosen.erase:
         raise GlocalError(
-            "data.augment's crop and erase hide what may be asked about. For task answer it takes rand, jitter and flip."
+            "data.augment's crop and erase hide what may be asked about. Task answer takes rand, jitter and flip of it."
         )
     if recipe.compile:
         raise GlocalError("compile does not go with task answer: ViLT looks for its patches as it runs. Leave it out.")
