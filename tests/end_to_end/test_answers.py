@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +141,10 @@ def test_what_is_wrong_with_the_host_is_told_before_anything_is_written(place: P
         ({"host": tmp_path / "gone"}, "config.json of .*gone cannot be had"),
         ({"host": bert}, "bert is a bert; task answer takes a ViLT"),
         ({"drop": "0.1, hidden_drop: 0.1"}, "host.hidden_drop is no setting of .* Did you mean 'hidden_dropout_prob'"),
+        (
+            {"drop": "0.1, image_size: 64"},
+            "1 tensors of the host are not among .*: vilt.embeddings.position_embeddings. ",
+        ),
         ({"drop": "0.1, patch_size: [8, 8]"}, "host.patch_size is .*; ViLT takes one number"),
     ]
     for changes, told in faults:
@@ -177,6 +184,27 @@ def test_wrong_commands_are_told(place: Path, tmp_path: Path) -> None:
     assert "holds no host, no classes in metrics.json" in told
     (tmp_path / "cut" / "recipe.yaml").write_text("task: classify\nhost: {name: x}\ndata: {}\nepochs: 1\n")
     assert "answers no questions" in _refused("predict", tmp_path / "cut", image, "--question", QUESTION)
+
+
+@pytest.mark.slow
+def test_two_processes_learn_and_measure_as_one(place: Path, tmp_path: Path) -> None:
+    text = _text(place, tokens="all", epochs=2)
+    (tmp_path / "recipe.yaml").write_text(text)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "glocal"]
+    command += ["train", str(tmp_path / "recipe.yaml"), "-o", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    run(parse(text), tmp_path / "one")
+    one, two = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two"))
+    assert one["questions"] == two["questions"] == 12
+    assert _losses(tmp_path / "two") == pytest.approx(_losses(tmp_path / "one"), rel=1e-4)
+    assert two["vqa"] == pytest.approx(one["vqa"], abs=0.5)
+
+
+def _losses(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
 
 
 def test_images_and_questions_are_laid_out_as_transformers_does_it(place: Path) -> None:

@@ -36,7 +36,7 @@ def predict(
     if answers_questions(model):
         rows, broken = ask(model, images, question or [], top)
         columns[1:2] = [Column("question", "question"), Column("answer", "answer")]
-    elif question:
+    elif question and Path(model).exists():
         raise GlocalError(f"{model} names what is in images and answers no questions. Leave --question out.")
     elif is_dense(model):
         rows, broken = predict_dense(model, list(image_files(images)), out, least)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from glocal.data.images import few
 from glocal.data.question_feed import Sight
 from glocal.data.settings import DataSettings
 from glocal.errors import GlocalError, nearest
@@ -75,7 +76,21 @@ def build_host(opened: Opened, classes: tuple[str, ...]) -> nn.Module:
     name = opened.settings.name
     with _quiet(hf):  # it would tell that the answers' weights are new, which they always are
         load = hf.ViltForQuestionAnswering.from_pretrained
-        return _asked(name, "the weights", load, name, config=config, ignore_mismatched_sizes=True)
+        options = {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, found = _asked(name, "the weights", load, name, **options)
+    _check_trunk(name, found)
+    return model
+
+
+def _check_trunk(name: str, found: dict[str, Any]) -> None:
+    """Raise where more than the answers' own layers begins anew: from_pretrained fills gaps without a word."""
+    misfits = [str(each[0]) for each in found["mismatched_keys"]]
+    new = sorted(key for key in {*found["missing_keys"], *misfits} if key.startswith("vilt.") and "pooler" not in key)
+    if new:
+        raise GlocalError(
+            f"{len(new)} tensors of the host are not among the weights of {name}, or have another shape there: "
+            f"{few(new, 3)}. Leave out what changes its shape, such as host.image_size; data.size does not."
+        )
 
 
 def keep_host(opened: Opened, folder: Path) -> None:

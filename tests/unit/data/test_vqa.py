@@ -156,6 +156,28 @@ def test_questions_that_nobody_answered_are_no_part_to_measure_on(tmp_path: Path
         load_vqa(_settings(root, eval_split="val"))
 
 
+def test_a_set_of_ones_own_may_say_less(tmp_path: Path) -> None:
+    root = write_vqa(tmp_path)
+    for part in ("train", "val"):
+        (root / part).mkdir()
+        _change(root / QUESTIONS.format(part), lambda read: read.pop("data_subtype"))
+        (root / QUESTIONS.format(part)).rename(root / part / "questions.json")
+        (root / f"{part}2014").rename(root / part / part)
+        _change(root / ANSWERS.format(part), lambda read: [_shortened(each) for each in read["annotations"]])
+        (root / ANSWERS.format(part)).rename(root / part / "annotations.json")
+        for file in (root / part / part).iterdir():
+            file.rename(file.with_name(file.name.replace("2014", "")))
+    pair = load_vqa(_settings(root))
+    assert (len(pair.train), len(pair.val)) == (24, 12)
+    assert pair.train.samples[0].answers == ((3, 1.0),)
+    assert {KINDS[each.kind] for each in pair.val.samples} == {"other"}
+
+
+def _shortened(entry: dict[str, Any]) -> None:
+    del entry["multiple_choice_answer"], entry["answer_type"]
+    entry["answers"] = [{"answer": each["answer"]} for each in entry["answers"][:3]]
+
+
 def test_the_first_edition_may_lie_beside(tmp_path: Path) -> None:
     root = write_vqa(tmp_path)
     (root / "OpenEnded_mscoco_train2014_questions.json").write_text("{}")
