@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from glocal.cli import app
-from glocal.data.question_feed import Sight, gather, normalised
+from glocal.data.sight import Sight, gather, normalised
 from glocal.errors import GlocalError
 from glocal.recipes.answer_trained import ask, evaluate_answers
 from glocal.recipes.reopen import reopen

@@ -11,8 +11,9 @@ from PIL import Image
 from torch import nn
 
 from glocal.data.order import Order
-from glocal.data.question_feed import QuestionFeed, gather, normalised
+from glocal.data.question_feed import QuestionFeed
 from glocal.data.questions import QuestionPair
+from glocal.data.sight import gather, normalised
 from glocal.data.vqa import load_vqa
 from glocal.enhance import enhance
 from glocal.errors import GlocalError

@@ -13,8 +13,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from glocal.data.images import UNREADABLE
-from glocal.data.question_feed import gather, normalised, see
 from glocal.data.questions import QuestionPair
+from glocal.data.sight import gather, normalised, see
 from glocal.data.vqa import load_measured
 from glocal.errors import GlocalError
 from glocal.recipes.answer import answer_task

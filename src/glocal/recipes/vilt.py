@@ -12,8 +12,8 @@ from typing import Any, cast
 from torch import nn
 
 from glocal.data.images import few
-from glocal.data.question_feed import Sight
 from glocal.data.settings import DataSettings
+from glocal.data.sight import Sight
 from glocal.errors import GlocalError, nearest
 from glocal.recipes.build import line
 from glocal.train.settings import HostSettings

@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 
 from glocal.data.order import Order
-from glocal.data.question_feed import QuestionFeed, Sight, changes
+from glocal.data.question_feed import QuestionFeed, changes
 from glocal.data.questions import KINDS, QuestionPair, Vqa
 from glocal.data.settings import Augment, DataSettings
+from glocal.data.sight import Sight
 from glocal.data.vqa import load_measured, load_vqa
 from glocal.errors import GlocalError
 from tests.question_sets import annotation, write_vqa
