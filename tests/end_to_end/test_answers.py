@@ -133,6 +133,16 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_ends_as_if_it_had_not(
         assert torch.equal(each, resumed.state_dict()[name]), name
 
 
+def test_the_moving_average_and_a_checkpoint_answer_too(place: Path, tmp_path: Path) -> None:
+    text = _text(place, tokens="all", epochs=2).replace("trackers: []", "trackers: []\nema: 0.5")
+    metrics = run(parse(text), tmp_path / "run").metrics
+    figures = evaluate_answers(str(tmp_path / "run" / "model_ema.safetensors"))
+    assert figures["vqa"] == pytest.approx(metrics["ema_vqa"])
+    _command("convert", tmp_path / "run" / "checkpoints" / "last.pt", "-o", tmp_path / "run" / "last.safetensors")
+    (tmp_path / "run" / "metrics.json").unlink()  # as of a run that was stopped
+    assert evaluate_answers(str(tmp_path / "run" / "last.safetensors"))["vqa"] == pytest.approx(metrics["vqa"])
+
+
 def test_what_is_wrong_with_the_host_is_told_before_anything_is_written(place: Path, tmp_path: Path) -> None:
     bert = tmp_path / "bert"
     shutil.copytree(place / "host", bert)
@@ -179,9 +189,8 @@ def test_wrong_commands_are_told(place: Path, tmp_path: Path) -> None:
         reopen(place / "run" / "model.safetensors")
     shutil.copytree(place / "run", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "host")
-    (tmp_path / "cut" / "metrics.json").unlink()
     told = _refused("predict", tmp_path / "cut", image, "--question", QUESTION)
-    assert "holds no host, no classes in metrics.json" in told
+    assert "holds no host. Finish it" in told
     (tmp_path / "cut" / "recipe.yaml").write_text("task: classify\nhost: {name: x}\ndata: {}\nepochs: 1\n")
     assert "answers no questions" in _refused("predict", tmp_path / "cut", image, "--question", QUESTION)
 

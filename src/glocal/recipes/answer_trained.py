@@ -21,7 +21,7 @@ from glocal.recipes.answer import answer_task
 from glocal.recipes.schema import read, with_data
 from glocal.recipes.trained import facts_of, image_files, run_folder
 from glocal.recipes.vilt import KEPT, Opened, build_host, open_host
-from glocal.store import load
+from glocal.store import load, read_recipe
 from glocal.train.settings import HostSettings, Recipe
 from glocal.train.tasks.answer import same_patches
 
@@ -50,13 +50,17 @@ def answers_questions(path: str) -> bool:
 
 
 def open_answer_run(path: str) -> TrainedAnswer:
-    """Open the folder of a finished run."""
+    """Open the folder of a finished run, or other weights in it."""
     folder = run_folder(path)
-    file, recipe = folder / "model.safetensors", read(folder / "recipe.yaml")
-    facts = facts_of(folder / "metrics.json")
-    absent = [each.name for each in (file, folder / KEPT) if not each.exists()]
-    if missing := absent + [f"{key} in metrics.json" for key in ("classes", "mean", "std") if key not in facts]:
-        raise GlocalError(f"{folder} holds no {', no '.join(missing)}. Finish it with `glocal train … --resume`.")
+    file = folder / "model.safetensors" if Path(path).is_dir() else Path(path)
+    if absent := [each.name for each in (file, folder / KEPT) if not each.exists()]:
+        raise GlocalError(f"{folder} holds no {', no '.join(absent)}. Finish it with `glocal train … --resume`.")
+    recipe, facts = (
+        read(folder / "recipe.yaml"),
+        facts_of(folder / "metrics.json") or read_recipe(file).get("facts", {}),
+    )
+    if missing := [key for key in ("classes", "mean", "std") if key not in facts]:
+        raise GlocalError(f"{folder / 'metrics.json'} lacks {', '.join(missing)}. Finish the run with --resume.")
     classes, mean, std = (tuple(facts[key]) for key in ("classes", "mean", "std"))
     host = open_host(HostSettings(str(folder / KEPT)))
     model = load(file, host=build_host(host, classes))
