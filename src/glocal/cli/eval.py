@@ -66,20 +66,25 @@ def eval_(
     std: Annotated[str | None, typer.Option(help="Deviation they are normalised by.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to write the table.")] = Form.TEXT,
 ) -> None:
-    """Evaluate a trained model: top-1, top-5, loss; AP, mAP, F1; mIoU; and each class if asked."""
+    """Evaluate a trained model: top-1, top-5, loss; AP, mAP, F1; mIoU; VQA accuracy; each class if asked."""
     from glocal.errors import GlocalError
     from glocal.recipes import eval_tables as tables
+    from glocal.recipes.answer_trained import answers_questions
     from glocal.recipes.by_name import Look, numbers, open_classifier
     from glocal.recipes.dense_trained import is_dense
 
     if (hide or epsilon or fill is not Fill.BLACK) and not spoilt:
         raise GlocalError("--hide, --fill and --epsilon say how images are spoilt; give --spoilt 1 too.")
+    given = {"--labels": labels, "--all-classes": all_classes, "--pretrained": pretrained, "--crop": crop}
+    given |= {"--checkpoint": checkpoint, "--mean": mean, "--std": std, "--hide": hide, "--epsilon": epsilon}
+    given |= {"--fill": fill is not Fill.BLACK}
     if is_dense(model):
-        given = {"--labels": labels, "--all-classes": all_classes, "--pretrained": pretrained, "--crop": crop}
-        given |= {"--checkpoint": checkpoint, "--mean": mean, "--std": std, "--hide": hide, "--epsilon": epsilon}
-        given |= {"--fill": fill is not Fill.BLACK}
-        tables.refuse_for_dense(model, [option for option, value in given.items() if value])
+        tables.refuse_for("detects or segments", model, given)
         typer.echo(tables.dense(model, data, min(batch, 16), per_class, spoilt).render(form.value))
+        return
+    if answers_questions(model):
+        tables.refuse_for("answers questions", model, given | {"--per-class": per_class, "--spoilt": spoilt})
+        typer.echo(tables.answers(model, data, min(batch, 32)).render(form.value))
         return
     tables.refuse_together(per_class=per_class, spoilt=bool(spoilt), labels=bool(labels), all_classes=all_classes)
     ways = tables.ways(hide, fill.value, epsilon) if spoilt else ()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 # What decides which checkpoint is best, by task.
-MEASURES = {"top1": "top-1", "ap": "AP", "miou": "mIoU"}
+MEASURES = {"top1": "top-1", "ap": "AP", "miou": "mIoU", "vqa": "VQA accuracy"}
 
 
 def train(

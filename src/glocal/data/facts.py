@@ -7,9 +7,10 @@ from typing import Any
 
 from glocal.data.dense import DensePair
 from glocal.data.images import Pair
+from glocal.data.questions import QuestionPair
 
 
-def facts(pair: Pair | DensePair) -> dict[str, int]:
+def facts(pair: Pair | DensePair | QuestionPair) -> dict[str, int]:
     """Count the images of both parts and the classes, and sum up which image is of which class."""
     parts: tuple[Any, Any] = (pair.train, pair.val)
     summed = zlib.crc32("\n".join(pair.train.classes).encode(errors="surrogateescape"))

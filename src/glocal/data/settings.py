@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from glocal.data.check import Check, SettingsError
 from glocal.data.dense import Dense
+from glocal.data.questions import Vqa
 from glocal.errors import GlocalError, nearest
 
 
@@ -152,6 +153,8 @@ class DataSettings:
     """Use only the first so many training images of a seeded shuffle."""
     dense: Dense = field(default_factory=Dense)
     """For images with boxes or label maps."""
+    vqa: Vqa | None = None
+    """For questions about images; its own defaults when not given."""
 
     def __post_init__(self) -> None:
         check = Check(self, "data")

@@ -23,7 +23,7 @@ from glocal.measure.robustness import Spoilt, robustness
 from glocal.recipes.dense import DENSE, dense_size, dense_task, open_dense
 from glocal.recipes.reopen import reopen
 from glocal.recipes.schema import read, with_data
-from glocal.recipes.trained import facts_of
+from glocal.recipes.trained import facts_of, run_folder
 from glocal.store import read_recipe
 from glocal.train.checkpoint import write_bytes
 from glocal.train.settings import Recipe
@@ -65,19 +65,13 @@ class TrainedDense:
 
 def is_dense(path: str) -> bool:
     """Tell whether a run folder holds a detector or a segmenter."""
-    recipe = _folder(path) / "recipe.yaml"
+    recipe = run_folder(path) / "recipe.yaml"
     return recipe.is_file() and read(recipe).task in DENSE
-
-
-def _folder(path: str) -> Path:
-    """Give a run's folder, of which its model may be named too."""
-    place = Path(path)
-    return place.parent if place.is_file() and place.suffix == ".safetensors" else place
 
 
 def open_dense_run(path: str) -> TrainedDense:
     """Open the folder of a finished detection or segmentation run."""
-    folder = _folder(path)
+    folder = run_folder(path)
     file = folder / "model.safetensors" if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise GlocalError(f"{folder} holds no model.safetensors. Finish it with `glocal train … --resume`.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from glocal.data.questions import KINDS
 from glocal.errors import GlocalError
 from glocal.measure.spoil import HiddenCentre, Spoil, step
 from glocal.measure.table import Column, Table
+from glocal.recipes.answer_trained import evaluate_answers
 from glocal.recipes.dense_trained import evaluate_dense, robustness_dense
 from glocal.recipes.evaluate import evaluate, evaluate_real, evaluate_spoilt
 from glocal.recipes.exam import Tell
@@ -73,10 +75,19 @@ def dense(model: str, data: str | None, batch: int, per_class: bool, runs: int) 
     return Table([Column("measure", "measure"), Column("value", "%", ".2f")], rows, notes=notes)
 
 
-def refuse_for_dense(model: str, options: Sequence[str]) -> None:
-    """Raise where a detector or segmenter is asked what only a classifier answers."""
-    if options:
-        raise GlocalError(f"{', '.join(options)} are for classifiers; {model} detects or segments. Leave them out.")
+def answers(model: str, data: str | None, batch: int) -> Table:
+    """Show the accuracy of answers, over all and by kind of question."""
+    figures = evaluate_answers(model, data, batch)
+    names = {"vqa": "VQA accuracy"} | {key: kind for kind in KINDS if (key := kind.replace("/", "_")) in figures}
+    rows = [{"measure": name, "value": figures[key]} for key, name in names.items()]
+    notes = (f"{figures['questions']} questions",)
+    return Table([Column("measure", "measure"), Column("value", "%", ".2f")], rows, notes=notes)
+
+
+def refuse_for(does: str, model: str, options: Mapping[str, object]) -> None:
+    """Raise where a model that detects, segments or answers is asked what only a classifier tells."""
+    if given := [option for option, value in options.items() if value]:
+        raise GlocalError(f"{', '.join(given)} are for classifiers; {model} {does}. Leave them out.")
 
 
 def refuse_together(*, per_class: bool, spoilt: bool, labels: bool, all_classes: bool) -> None:

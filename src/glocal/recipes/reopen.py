@@ -18,6 +18,8 @@ def reopen(file: Path) -> nn.Module:
     """Load a saved model; one that detects or segments, says the recipe beside it, is made from the recipe first."""
     recipe_file, metrics_file = file.with_name("recipe.yaml"), file.with_name("metrics.json")
     recipe = read(recipe_file) if recipe_file.is_file() else None
+    if recipe is not None and recipe.task == "answer":
+        raise GlocalError(f"{file.parent} answers questions about images; ask it with glocal predict or glocal eval.")
     if recipe is None or recipe.task not in DENSE:
         return load(file)
     facts = json.loads(metrics_file.read_text()) if metrics_file.is_file() else read_recipe(file).get("facts", {})

@@ -24,10 +24,12 @@ from glocal.data.images import Pair
 from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
+from glocal.recipes.answer import Asking, answer_task, build_answer, open_answer
 from glocal.recipes.build import build, image_size, try_on, try_teacher
 from glocal.recipes.dense import DENSE, built_dense, dense_task, open_dense
 from glocal.recipes.dense_trial import try_on_dense
 from glocal.recipes.lines import write
+from glocal.recipes.vilt import keep_host
 from glocal.store import save
 from glocal.train import checkpoint
 from glocal.train.loop import Loop
@@ -36,6 +38,9 @@ from glocal.train.screen import Screen, screen
 from glocal.train.settings import Recipe
 from glocal.train.tasks.classify import Classify
 from glocal.train.tasks.distill import Teacher
+
+TASKS = ("classify", *DENSE, "answer")
+Data = Pair | DensePair | Asking
 
 
 @dataclass(frozen=True)
@@ -56,15 +61,15 @@ def run(
     resume: bool = False,
     show: Screen | None = None,
     title: str = "",
-    pair: Pair | DensePair | None = None,
+    pair: Data | None = None,
     part: Part | None = None,
 ) -> Outcome:
     """Train as the recipe says; the folder gets the recipe, a log, checkpoints, metrics.json and model.safetensors.
 
     A part of a run goes on where the last one ended, and may shorten the recipe; only the last writes the results.
     """
-    if recipe.task not in ("classify", *DENSE):
-        raise GlocalError(f"task {recipe.task!r} is not known. There are: classify, {', '.join(DENSE)}.")
+    if recipe.task not in TASKS:
+        raise GlocalError(f"task {recipe.task!r} is not known. There are: {', '.join(TASKS)}.")
     accelerator = accelerate(recipe, folder)
     show = show or screen(accelerator.is_main_process)
     if not accelerator.is_main_process:
@@ -102,10 +107,12 @@ def open_data(recipe: Recipe) -> Pair:
     return in_memory(load(recipe.data, recipe.seed), recipe.data, image_size(recipe))
 
 
-def prepare(recipe: Recipe, pair: Pair | DensePair, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
+def prepare(recipe: Recipe, pair: Data, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
     """Put data, model, task and loop together."""
     if isinstance(pair, DensePair):
         return _prepare_dense(recipe, pair, accelerator, folder, show)
+    if isinstance(pair, Asking):
+        return _prepare_answer(recipe, pair, accelerator, folder, show)
     order = Order(
         len(pair.train),
         recipe.data.batch_size,
@@ -142,6 +149,13 @@ def _prepare_dense(recipe: Recipe, pair: DensePair, accelerator: Accelerator, fo
     return Loop(recipe, model, dense_task(recipe, pair, accelerator, show.note), folder, accelerator, show)
 
 
+def _prepare_answer(recipe: Recipe, asking: Asking, accelerator: Accelerator, folder: Path, show: Screen) -> Loop:
+    seed(recipe.seed)
+    model = build_answer(recipe, asking.host, asking.pair.train.classes)
+    task = answer_task(recipe, asking.host, asking.pair, accelerator, show.note)
+    return Loop(recipe, model, task, folder, accelerator, show)
+
+
 def _train(
     recipe: Recipe,
     folder: Path,
@@ -149,23 +163,26 @@ def _train(
     resume: bool,
     show: Screen,
     title: str,
-    pair: Pair | DensePair | None,
+    pair: Data | None,
     part: Part | None,
 ) -> Outcome:
     if pair is None and recipe.task in DENSE:
         try_on_dense(recipe, accelerator.device)
-    opened = pair or (open_dense(recipe) if recipe.task in DENSE else open_data(recipe))
-    for note in opened.notes:
+    opened = pair or _opened(recipe)
+    parts = opened.pair if isinstance(opened, Asking) else opened
+    for note in parts.notes:
         show.note(note)
     loop = prepare(recipe, opened, accelerator, folder, show)
-    loop.images = facts(opened)
-    told = {key: list(getattr(opened.train, key)) for key in ("classes", "mean", "std")}
+    loop.images = facts(parts)
+    told = {key: list(getattr(parts.train, key)) for key in ("classes", "mean", "std")}
     loop.record["facts"] = told
     went_on = resume and _go_on(loop, folder, accelerator, show, part)
     if not went_on:
         loop.journal.clear()
     if accelerator.is_main_process and (part is not None or not went_on or not (folder / "recipe.yaml").exists()):
         checkpoint.write_bytes(folder / "recipe.yaml", write(recipe).encode())
+    if accelerator.is_main_process and isinstance(opened, Asking):
+        keep_host(opened.host, folder)
     if recipe.trackers:
         accelerator.init_trackers("tracking")
     figures = loop.run(title or folder.name, part)
@@ -179,6 +196,12 @@ def _train(
     if recipe.trackers:
         accelerator.end_training()
     return Outcome(model, metrics, folder, accelerator.is_main_process)
+
+
+def _opened(recipe: Recipe) -> Data:
+    if recipe.task == "answer":
+        return open_answer(recipe)
+    return open_dense(recipe) if recipe.task in DENSE else open_data(recipe)
 
 
 def _synchronised(model: nn.Module, accelerator: Accelerator) -> nn.Module:

@@ -94,6 +94,12 @@ def _placed(model: nn.Module) -> nn.Module:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
+def run_folder(path: str) -> Path:
+    """Give a run's folder, of which its model may be named too."""
+    place = Path(path)
+    return place.parent if place.is_file() and place.suffix == ".safetensors" else place
+
+
 def facts_of(file: Path) -> dict[str, Any]:
     """Read a run's figures; none where it has none."""
     if not file.exists():

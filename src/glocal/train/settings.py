@@ -9,7 +9,7 @@ from glocal.data.check import Check
 from glocal.data.settings import DataSettings
 from glocal.site import Mechanism
 
-Task = Literal["classify", "detect", "segment"]
+Task = Literal["classify", "detect", "segment", "answer"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["cosine", "step", "multistep", "poly", "constant"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
@@ -17,7 +17,10 @@ Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 @dataclass(frozen=True)
 class HostSettings:
-    """The host: a timm name, whether its weights are loaded, and any other argument its builder takes."""
+    """The host: a timm name, whether its weights are loaded, and any other argument its builder takes.
+
+    For task answer the name is a folder of transformers', or one on its hub.
+    """
 
     name: str
     pretrained: bool = False
@@ -110,10 +113,10 @@ class DistillSettings:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """What makes the host a detector or a segmenter."""
+    """What makes the host a detector or a segmenter; for task answer, the head it has."""
 
     name: str
-    """detr, detr-linear, detr-life, retinanet, mask_rcnn; linear, upernet, semantic_fpn."""
+    """detr, detr-linear, detr-life, retinanet, mask_rcnn; linear, upernet, semantic_fpn; mlp, which ViLT has."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Any other argument the head takes."""
     backbone: str | None = None
@@ -158,7 +161,7 @@ class Recipe:
     mechanisms: tuple[Mechanism, ...] = ()
     preserve: bool = False
     head: HeadSettings | None = None
-    """For detection and segmentation."""
+    """For detection and segmentation; for answers, to let the host learn more slowly than its head."""
     optim: OptimSettings = OptimSettings()
     mix: MixSettings = MixSettings()
     distill: DistillSettings | None = None

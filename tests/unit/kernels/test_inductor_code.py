@@ -1,6 +1,6 @@
 """What inductor makes of compiled training, for a GPU that need not be there.
 
-Where blocks differ in how the output of attention lies, and in that alone, one block's cuDNN graph is taken for another's,
+Where blocks differ in how the output of attention lies, and in that alone, one takes another's cuDNN graph for its own,
 and gradients go wrong (benchmarks/NOTES.md).
 """
 

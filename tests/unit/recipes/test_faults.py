@@ -311,7 +311,7 @@ def test_faults_of_dense_settings_are_told_together_with_their_lines() -> None:
     with pytest.raises(GlocalError) as caught:
         parse(text, "my.yaml")
     assert sorted(str(caught.value).splitlines(), key=lambda told: int(told.split(":")[1])) == [
-        "my.yaml:1: task is 'segmnt'; it takes classify, detect, segment. Did you mean 'segment'?",
+        "my.yaml:1: task is 'segmnt'; it takes classify, detect, segment, answer. Did you mean 'segment'?",
         "my.yaml:8: data.dense.sides is empty; it takes one length or more, such as [480, 512].",
         "my.yaml:9: data.dense.flip is 3; a chance lies between 0 and 1.",
         "my.yaml:10: unknown key 'fitt' in data.dense. Did you mean 'fit'?",
