@@ -10,14 +10,13 @@ from accelerate import Accelerator
 from PIL import Image
 from torch import nn
 
-from glocal.data.order import Order
 from glocal.data.question_feed import QuestionFeed
 from glocal.data.questions import QuestionPair
 from glocal.data.sight import gather, normalised
 from glocal.data.vqa import load_vqa
 from glocal.enhance import enhance
 from glocal.errors import GlocalError
-from glocal.recipes.build import line
+from glocal.recipes.build import line, ordered
 from glocal.recipes.vilt import Opened, build_host, open_host
 from glocal.train.settings import HeadSettings, MixSettings, Recipe
 from glocal.train.tasks.answer import Answer
@@ -71,15 +70,7 @@ def answer_task(
     recipe: Recipe, host: Opened, pair: QuestionPair, accelerator: Accelerator, warn: Callable[[str], None]
 ) -> Answer:
     """Put data and task together."""
-    order = Order(
-        len(pair.train),
-        recipe.data.batch_size,
-        recipe.seed,
-        recipe.data.repeats,
-        recipe.accumulate,
-        accelerator.process_index,
-        accelerator.num_processes,
-    )
+    order = ordered(recipe, len(pair.train), accelerator)
     feed = QuestionFeed(pair, recipe.data, order, accelerator.device, host.sight(recipe.data), host.words)
     feed.skipped.tell = warn
     return Answer(feed)

@@ -6,9 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from glocal.data.images import MemoryImages, Pair
+from glocal.data.order import Order
 from glocal.errors import GlocalError
 from glocal.train.settings import Recipe
 from glocal.zoo import create_model
@@ -88,6 +90,13 @@ def _show(model: nn.Module, name: str, recipe: Recipe, pair: Pair, advice: str) 
         ) from error
     finally:
         model.train(before)
+
+
+def ordered(recipe: Recipe, images: int, accelerator: Accelerator) -> Order:
+    """Give the order of so many images, and this process's share of it."""
+    rank, world = accelerator.process_index, accelerator.num_processes
+    data = recipe.data
+    return Order(images, data.batch_size, recipe.seed, data.repeats, recipe.accumulate, rank, world)
 
 
 def image_size(recipe: Recipe) -> tuple[int, int]:

@@ -14,14 +14,13 @@ from glocal.data.dense import Boxed, DensePair
 from glocal.data.dense_feed import DenseFeed
 from glocal.data.detection import load_detection
 from glocal.data.images import few
-from glocal.data.order import Order
 from glocal.data.segmentation import load_segmentation
 from glocal.errors import GlocalError
 from glocal.heads.build import head, put_on
 from glocal.heads.pyramid import Maps, spared
 from glocal.heads.weights import host_weights
 from glocal.mechanisms import ContextBroadcast
-from glocal.recipes.build import line, misfit
+from glocal.recipes.build import line, misfit, ordered
 from glocal.train.settings import HeadSettings, MixSettings, Recipe
 from glocal.train.tasks.detect import Detect
 from glocal.train.tasks.segment import Segment
@@ -110,15 +109,7 @@ def dense_task(
     recipe: Recipe, pair: DensePair, accelerator: Accelerator, warn: Any, *, training: bool = True
 ) -> Detect | Segment:
     """Put data and task together."""
-    order = Order(
-        len(pair.train) * recipe.data.dense.passes,
-        recipe.data.batch_size,
-        recipe.seed,
-        recipe.data.repeats,
-        recipe.accumulate,
-        accelerator.process_index,
-        accelerator.num_processes,
-    )
+    order = ordered(recipe, len(pair.train) * recipe.data.dense.passes, accelerator)
     name = chosen_head(recipe).name
     if training and name == "upernet" and order.batch // (order.world * order.accumulate) < 2:
         raise GlocalError("UperNet normalises over the images of a batch: give each process 2 or more at a time.")

@@ -21,11 +21,10 @@ from glocal.data.dense import DensePair
 from glocal.data.facts import facts
 from glocal.data.feed import FileFeed, feed
 from glocal.data.images import Pair
-from glocal.data.order import Order
 from glocal.data.sources import in_memory, load
 from glocal.errors import GlocalError
 from glocal.recipes.answer import Asking, answer_task, build_answer, open_answer
-from glocal.recipes.build import build, image_size, try_on, try_teacher
+from glocal.recipes.build import build, image_size, ordered, try_on, try_teacher
 from glocal.recipes.dense import DENSE, built_dense, dense_task, open_dense
 from glocal.recipes.dense_trial import try_on_dense
 from glocal.recipes.lines import write
@@ -113,15 +112,7 @@ def prepare(recipe: Recipe, pair: Data, accelerator: Accelerator, folder: Path, 
         return _prepare_dense(recipe, pair, accelerator, folder, show)
     if isinstance(pair, Asking):
         return _prepare_answer(recipe, pair, accelerator, folder, show)
-    order = Order(
-        len(pair.train),
-        recipe.data.batch_size,
-        recipe.seed,
-        recipe.data.repeats,
-        recipe.accumulate,
-        accelerator.process_index,
-        accelerator.num_processes,
-    )
+    order = ordered(recipe, len(pair.train), accelerator)
     source = feed(pair.train, pair.val, recipe.data, order, accelerator.device, image_size(recipe))
     if isinstance(source, FileFeed):
         source.skipped.tell = show.note
