@@ -74,7 +74,8 @@ class LocalFeedForward(nn.Module):
 
         One pass over the weights takes the place of one over the map, which goes into fresh memory.
         """
-        if self.training or tokens.dtype is not self.fc1.weight.dtype or not overwrites(tokens):
+        hidden = tokens.shape[0] * tokens.shape[1] * self.fc1.out_channels
+        if self.training or hidden < LARGE or tokens.dtype is not self.fc1.weight.dtype or not overwrites(tokens):
             return False
         parts = [each for each in self._modules.values() if each is not None]
         norms = [each for each in parts if type(each) is nn.BatchNorm2d and not each.training and each.affine]
@@ -233,6 +234,7 @@ def _rows(conv: nn.Conv2d, rows: Tensor) -> Tensor:
     return product(rows, conv.weight.flatten(1), conv.bias)
 
 
+LARGE = 100_000  # elements of a hidden map; merging takes longer than the norms of a smaller one
 _EXACT = (torch.float32, torch.float64)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"hswish": nn.Hardswish, "relu6": nn.ReLU6, "gelu": nn.GELU}
 

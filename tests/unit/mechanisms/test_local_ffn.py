@@ -20,6 +20,11 @@ KINDS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _merged_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ffn, "LARGE", 0)
+
+
 def _network(name: str) -> LocalFeedForward:
     torch.manual_seed(0)
     config = LocalFFN(**KINDS[name])  # pyright: ignore[reportArgumentType]
@@ -68,6 +73,14 @@ def test_whoever_listens_to_a_part_hears_what_it_gave(name: str) -> None:
             handle.remove()
             assert len(kept) == 1, f"{path} was passed over"
             assert torch.equal(kept[0][1], kept[0][2]), f"what {path} gave was overwritten"
+
+
+def test_small_maps_are_normalised_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tokens = _network("se"), _tokens()
+    with torch.inference_mode():
+        assert network._mergeable(tokens)
+        monkeypatch.undo()
+        assert not network._mergeable(tokens)
 
 
 def test_norms_that_move_or_miss_a_part_stay_as_they_are() -> None:
