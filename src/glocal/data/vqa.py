@@ -24,7 +24,7 @@ def load_vqa(settings: DataSettings, seed: int = 0) -> QuestionPair:
     `train_split: train+val` learns from both. Where no other part has answers, the questions about a share of the
     images, `holdout`, are held out.
     """
-    root, findings = _root(settings), Findings()
+    root, findings = folder(settings), Findings()
     train, val = _parts(root, settings, seed, findings)
     classes = vocabulary(train, settings.vqa or Vqa(), root)
     learned = _scored(train, classes)
@@ -44,7 +44,7 @@ def load_measured(
 
     Where no part is for that, `whole` asks for all questions there are.
     """
-    root, findings = _root(settings), Findings()
+    root, findings = folder(settings), Findings()
     if others := _others(root, settings):
         asked = read_part(root, others, findings, settings.unreadable)
     else:
@@ -68,7 +68,8 @@ def vocabulary(asked: Sequence[Asked], settings: Vqa, root: Path) -> tuple[str, 
     return kept
 
 
-def _root(settings: DataSettings) -> Path:
+def folder(settings: DataSettings) -> Path:
+    """Find the folder a set lies in."""
     root = Path(settings.root or settings.name).expanduser()
     if not root.is_dir():
         raise GlocalError(f"{root} is no folder. Give --data one with VQAv2's JSON files and images.")

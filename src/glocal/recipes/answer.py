@@ -13,7 +13,7 @@ from torch import nn
 from glocal.data.question_feed import QuestionFeed
 from glocal.data.questions import QuestionPair
 from glocal.data.sight import gather, normalised
-from glocal.data.vqa import load_vqa
+from glocal.data.vqa import folder, load_vqa
 from glocal.enhance import enhance
 from glocal.errors import GlocalError
 from glocal.recipes.build import line, ordered
@@ -33,6 +33,7 @@ class Asking:
 def open_answer(recipe: Recipe) -> Asking:
     """Open the host's words and the recipe's questions; what is quickly found wrong is told first."""
     refuse_unfit(recipe)
+    folder(recipe.data)  # before a hub is asked, which may take its time
     host = open_host(recipe.host)
     return Asking(load_vqa(recipe.data, recipe.seed), host)
 
