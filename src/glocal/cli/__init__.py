@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from io import TextIOWrapper
 from typing import NoReturn
 
@@ -51,6 +52,8 @@ def main() -> NoReturn:
     """Run a command; a mistake the user can mend ends in one clear message and exit code 2."""
     from glocal.errors import GlocalError
 
+    # Pillow's word for a large photo; what is too large is an error of its own. A filter for all is for programs alone.
+    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(

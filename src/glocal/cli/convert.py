@@ -24,10 +24,8 @@ def convert(
     from glocal.store import save
     from glocal.train.unpack import unpack
 
-    step = unpack(source, out, ema=ema)
+    step = unpack(source, out, ema=ema, released=bool(name or classes))
     if step is not None:
-        if name or classes:
-            raise GlocalError(f"--name and --classes are for released checkpoints; {source} is of a run.")
         typer.echo(f"{out}: step {step}")
         return
     if ema:

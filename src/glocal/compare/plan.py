@@ -18,6 +18,7 @@ from glocal.data.settings import PRESETS, DataSettings
 from glocal.data.sources import NAMED, load
 from glocal.errors import GlocalError
 from glocal.mechanisms import named, spelled
+from glocal.recipes.build import both_sides
 from glocal.site import Mechanism
 from glocal.train.settings import HostSettings, MixSettings, OptimSettings, Recipe
 
@@ -153,26 +154,19 @@ def _variant(text: str) -> Variant:
 def _size(pair: Pair, asked: Any) -> tuple[tuple[int, int], tuple[str, ...]]:
     """Choose the sides images are brought to: a square of what most of them have, up to 224."""
     if isinstance(pair.train, StreamImages):
-        return _sides(asked or 224), ()
+        return both_sides(asked or 224), ()
     found = torch.tensor([pair.train.pixels.shape[-2:]]) if isinstance(pair.train, MemoryImages) else sides(pair.train)
     usual = int(found.min(dim=1).values.median())
     if isinstance(pair.train, MemoryImages):
-        size = _sides(asked or min(usual, 224))
+        size = both_sides(asked or min(usual, 224))
     else:
-        size = _sides(asked or max((each for each in _SIZES if each <= usual), default=_SIZES[0]))
+        size = both_sides(asked or max((each for each in _SIZES if each <= usual), default=_SIZES[0]))
     shape = found[:, 1] / found[:, 0] * size[0] / size[1]  # against that of the size
     wide = torch.maximum(shape, 1 / shape).median().item()
     note = f"images of {usual} pixels are brought to {size[0]}x{size[1]}"
     square = f"their longer side is {wide:.1f} times the shorter, so the ends are cut off"
     crop = f"; {square if size[0] == size[1] else 'what does not fit their shape is cut off'}" if wide > 1.4 else ""
     return size, (note + crop,) if usual != min(size) or crop else ()
-
-
-def _sides(size: Any) -> tuple[int, int]:
-    sides = (size, size) if isinstance(size, int) else size
-    if not (isinstance(sides, tuple) and len(sides) == 2 and all(isinstance(each, int) and each > 0 for each in sides)):
-        raise GlocalError(f"the host's img_size is {size!r}; it takes pixels, such as 224 or (224, 160).")
-    return sides
 
 
 def _host(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import warnings
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from torch import Tensor
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # What Pillow raises for files that are no whole image; a bomb is one of more than 179 million pixels.
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # below that number an image is large, not a fault
 _ONLY_NAMED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}  # Pillow knows them, but cannot draw them by itself
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from glocal.data.images import eight_bit
+from glocal.data.images import eight_bit, upright
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sight:
 def see(file: Path) -> Image.Image:
     """Read an image; raises one of `UNREADABLE` where that cannot be done."""
     with Image.open(file) as opened:
-        return eight_bit(opened, "RGB")
+        return eight_bit(upright(opened), "RGB")
 
 
 def gather(images: list[Image.Image], questions: list[list[int]]) -> dict[str, Tensor]:

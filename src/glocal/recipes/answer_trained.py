@@ -21,7 +21,7 @@ from glocal.recipes.answer import answer_task
 from glocal.recipes.schema import read, with_data
 from glocal.recipes.trained import facts_of, image_files, run_folder
 from glocal.recipes.vilt import KEPT, Opened, build_host, open_host
-from glocal.store import load, read_recipe
+from glocal.store import load
 from glocal.train.settings import HostSettings, Recipe
 from glocal.train.tasks.answer import same_patches
 
@@ -55,10 +55,7 @@ def open_answer_run(path: str) -> TrainedAnswer:
     file = folder / "model.safetensors" if Path(path).is_dir() else Path(path)
     if absent := [each.name for each in (file, folder / KEPT) if not each.exists()]:
         raise GlocalError(f"{folder} holds no {', no '.join(absent)}. Finish it with `glocal train … --resume`.")
-    recipe, facts = (
-        read(folder / "recipe.yaml"),
-        facts_of(folder / "metrics.json") or read_recipe(file).get("facts", {}),
-    )
+    recipe, facts = read(folder / "recipe.yaml"), facts_of(file)
     if missing := [key for key in ("classes", "mean", "std") if key not in facts]:
         raise GlocalError(f"{folder / 'metrics.json'} lacks {', '.join(missing)}. Finish the run with --resume.")
     classes, mean, std = (tuple(facts[key]) for key in ("classes", "mean", "std"))

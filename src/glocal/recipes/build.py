@@ -107,6 +107,11 @@ def image_size(recipe: Recipe) -> tuple[int, int]:
 
         config: Any = get_pretrained_cfg(recipe.host.name)
         size = tuple(config.input_size[-2:]) if config is not None else 224
+    return both_sides(size)
+
+
+def both_sides(size: Any) -> tuple[int, int]:
+    """Give height and width of a size that may be one number for both."""
     sides = (size, size) if isinstance(size, int) else size
     if not (isinstance(sides, tuple) and len(sides) == 2 and all(isinstance(each, int) and each > 0 for each in sides)):
         raise GlocalError(f"host.img_size is {size!r}; it takes pixels, such as 224 or [224, 160].")

@@ -24,7 +24,6 @@ from glocal.recipes.dense import DENSE, dense_size, dense_task, open_dense
 from glocal.recipes.reopen import reopen
 from glocal.recipes.schema import read, with_data
 from glocal.recipes.trained import facts_of, run_folder
-from glocal.store import read_recipe
 from glocal.train.checkpoint import write_bytes
 from glocal.train.settings import Recipe
 from glocal.train.tasks.detect import to_size
@@ -77,7 +76,7 @@ def open_dense_run(path: str) -> TrainedDense:
         raise GlocalError(f"{folder} holds no model.safetensors. Finish it with `glocal train … --resume`.")
     model = reopen(file).to("cuda" if torch.cuda.is_available() else "cpu").eval()
     recipe = read(folder / "recipe.yaml")
-    facts = facts_of(folder / "metrics.json") or read_recipe(file).get("facts", {})
+    facts = facts_of(file)
     if missing := [name for name in ("classes", "mean", "std") if name not in facts]:
         raise GlocalError(f"{folder / 'metrics.json'} lacks {', '.join(missing)}. Finish the run with --resume.")
     return TrainedDense(model, recipe, tuple(facts["classes"]), tuple(facts["mean"]), tuple(facts["std"]))

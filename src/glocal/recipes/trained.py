@@ -68,7 +68,7 @@ def open_trained(path: str) -> Trained:
         advice = "Finish it with `glocal train … --resume`." if begun else "It is no run folder."
         raise GlocalError(f"{place} holds no model.safetensors. {advice}")
     model = load_model(file)
-    facts = facts_of(file.parent / "metrics.json") or read_recipe(file).get("facts", {})
+    facts = facts_of(file)
     recipe = file.parent / "recipe.yaml"
     if not facts and not recipe.exists():
         return without_run(model)
@@ -101,15 +101,16 @@ def run_folder(path: str) -> Path:
 
 
 def facts_of(file: Path) -> dict[str, Any]:
-    """Read a run's figures; none where it has none."""
-    if not file.exists():
-        return {}
+    """Read what is known of a saved model: the figures of its run, or what the file says itself."""
+    figures = file.with_name("metrics.json")
+    if not figures.exists():
+        return read_recipe(file).get("facts", {})
     try:
-        facts = json.loads(file.read_text())
+        facts = json.loads(figures.read_text())
     except ValueError as error:
-        raise GlocalError(f"{file} is damaged ({error}). {_MEND}") from None
+        raise GlocalError(f"{figures} is damaged ({error}). {_MEND}") from None
     if not isinstance(facts, dict):
-        raise GlocalError(f"{file} holds a {type(facts).__name__}; wanted figures by name. {_MEND}")
+        raise GlocalError(f"{figures} holds a {type(facts).__name__}; wanted figures by name. {_MEND}")
     return facts
 
 

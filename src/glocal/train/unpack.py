@@ -16,14 +16,17 @@ def is_checkpoint(content: Any) -> bool:
     return isinstance(content, Mapping) and {"recipe", "model", "optimizer", "step"} <= set(content)
 
 
-def unpack(source: Path, out: Path, *, ema: bool = False) -> int | None:
+def unpack(source: Path, out: Path, *, ema: bool = False, released: bool = False) -> int | None:
     """Write the weights in a checkpoint to a file that `glocal.load` reads; None if the source is of another kind.
 
-    Returns the step they are of. The file is read as data: no code in it runs.
+    Returns the step they are of. The file is read as data: no code in it runs. `released` says that the caller has
+    wishes which only a released checkpoint can meet.
     """
     content = read_file(source)
     if not is_checkpoint(content):
         return None
+    if released:
+        raise GlocalError(f"--name and --classes are for released checkpoints; {source} is of a run.")
     if "record" not in content:
         raise GlocalError(f"{source} was written by an earlier version, which did not tell its model. Finish the run.")
     weights = content["ema" if ema else "model"]

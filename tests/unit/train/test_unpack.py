@@ -66,6 +66,8 @@ def test_a_checkpoint_given_for_a_model_says_what_makes_one_of_it(done: Path) ->
 def test_what_a_checkpoint_lacks_is_told(done: Path, tmp_path: Path) -> None:
     state = checkpoint.read(done / "checkpoints" / "last.pt")
     out = tmp_path / "out.safetensors"
+    with pytest.raises(GlocalError, match="--name and --classes are for released checkpoints"):
+        unpack(done / "checkpoints" / "last.pt", out, released=True)
     torch.save(state | {"ema": None}, tmp_path / "plain.pt")
     with pytest.raises(GlocalError, match="holds no moving average"):
         unpack(tmp_path / "plain.pt", out, ema=True)
